@@ -1,1 +1,1 @@
-"""broker"""
+"""Layer 3: the broker process. Each sub-package holds one subject; assembly/ connects them."""

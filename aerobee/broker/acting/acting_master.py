@@ -55,7 +55,9 @@ MASTER_WAIT_S = HANDOVER_WHOLE_S + 2 * HANDOVER_TIMEOUT_S + 5.0
 
 
 class ActingMaster:
-    """Belongs to the event loop; start() once, stop() once. For brokers without controllers."""
+    """Makes a slave act as master while its master is away, in groups without controllers. Belongs to the event loop;
+    start() once, stop() once.
+    """
 
     def __init__(
         self,
@@ -76,8 +78,9 @@ class ActingMaster:
         hears_master: Callable[[], bool],
         clock: Clock,
     ) -> None:
-        """`register` registers this broker at the NameServers; each reply names the master. `hears_master` says whether
-        the master's log arrives at this moment."""
+        """`register` registers this broker at the NameServers; each reply names the master. `hears_master` returns
+        whether the master's log is arriving now.
+        """
         self._role = role
         self._live = live
         self._identity = identity
@@ -118,7 +121,7 @@ class ActingMaster:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._pops.end()
 
-    # --- who is there
+    # --- presence of the master
 
     def min_broker_changed(self, peer: Peer, request: RemotingCommand) -> Reply:
         """905, oneway, from a NameServer: the group's smallest broker id changed. This broker queries the NameServers
@@ -165,7 +168,7 @@ class ActingMaster:
                 Role.SLAVE, "its master is back" if is_back else f"broker {smallest} acts as master"
             )
 
-    # --- what it does
+    # --- services
 
     def _role_changed(self, role: RoleState) -> None:
         if role.role is Role.ACTING:

@@ -50,7 +50,7 @@ class _Sends:
             sending[asyncio.create_task(send(waits), name="acting-send")] = waits
 
     def pause_s(self, now_ms: int) -> float:
-        """Until the next message is due, if there is space for it; LOOK_S at most."""
+        """Time until the next message is due, if another send is permitted; LOOK_S at most."""
         if self.waiting and len(self.sending) < self._at_once_max:
             return min(LOOK_S, max(0.0, (self.waiting[0].due_ms - now_ms) / 1000))
         return LOOK_S
@@ -62,7 +62,7 @@ class _Sends:
 
 
 class ActingDeliveries:
-    """One task while a slave acts. Belongs to the event loop."""
+    """Delivers due messages, in one task, while this slave acts as master. Belongs to the event loop."""
 
     def __init__(
         self,

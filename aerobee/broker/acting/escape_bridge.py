@@ -42,7 +42,9 @@ STORED = frozenset(
 
 
 class Escaping(NamedTuple):
-    """A message to send. `properties` without those that would delay it again; `queue_id` is the preferred queue."""
+    """A message to send to another broker. `properties` lacks those that would delay it again; `queue_id` is the
+    preferred queue.
+    """
 
     topic: str
     queue_id: int
@@ -62,7 +64,7 @@ class _Target(NamedTuple):
 
 
 class EscapeBridge:
-    """Belongs to the event loop."""
+    """Sends messages to masters of other broker names. Belongs to the event loop."""
 
     def __init__(
         self,

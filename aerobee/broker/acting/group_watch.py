@@ -28,7 +28,7 @@ TIMEOUT_S = 1.0
 
 
 class GroupWatch:
-    """One task per broker. Belongs to the event loop."""
+    """Tracks the live brokers of this broker name, in one task. Belongs to the event loop."""
 
     def __init__(
         self,

@@ -36,7 +36,7 @@ class ActingBuffer(MergeBuffer):
         return len(self) < POINTS_MAX and self.keep(point, revive_queue_id, next_offset, now_ms)
 
     def scan(self, now_ms: int, *, everything: bool = False) -> BufferActions:
-        """Nothing is to be written."""
+        """Return no actions: an acting master writes nothing."""
         return BufferActions()
 
     def expired(self, now_ms: int) -> list[CheckPoint]:

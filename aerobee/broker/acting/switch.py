@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 
 class ActingSwitch:
-    """Belongs to the event loop; start() once, stop() once. An acting master stays once it is created: it checks the
-    setting itself."""
+    """Creates the acting master on demand. Belongs to the event loop; start() once, stop() once. The acting master is
+    never discarded once created: it checks the setting itself.
+    """
 
     def __init__(self, *, live: LiveConfig, make: Callable[[], ActingMaster], ha_info: Handler) -> None:
         """`make` loads and creates the acting master. `ha_info` answers 906 without one."""

@@ -191,7 +191,7 @@ class AdminGroupCalls:
     # --- members
 
     def consumer_connections(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """203: a group's members and what they subscribe to; CONSUMER_NOT_ONLINE without any."""
+        """203: a group's members and subscriptions; CONSUMER_NOT_ONLINE for a group without members."""
         name = request.text("consumerGroup")
         group = self._consumers.group(name)
         if group is None:

@@ -52,7 +52,7 @@ class Replicated(Enum):
 
 
 class Safety(Enum):
-    """What is known of an append when it is answered."""
+    """Durability of an append at the moment of its reply."""
 
     SAFE = auto()
     FLUSH_TIMEOUT = auto()  # stored; not on the disk in time
@@ -71,11 +71,11 @@ _SAFETY = {
     ResponseCode.SYSTEM_ERROR: Safety.SYNC_FAILED,
 }
 Answer = Callable[[int, str, bool], None]
-Release = Callable[[Safety, str], None]  # what is known, and in words what is not good
+Release = Callable[[Safety, str], None]  # the durability, and the reason in words when it is not SAFE
 
 
 class DurabilityWait(Protocol):
-    """What is needed of the store."""
+    """The methods of the store that AckPolicy uses."""
 
     @property
     def holds_answers(self) -> bool: ...  # waits for the disk
@@ -92,7 +92,9 @@ class ReplicationWatermark(Protocol):
 
 
 class _Held:
-    """`answer` (code, remark, whether the reply keeps its fields) lets it leave; None when it has left."""
+    """A deferred reply. `answer` (code, remark, whether the reply keeps its fields) sends it, and is None once the
+    reply was sent.
+    """
 
     __slots__ = ("answer", "answers", "due", "is_on_disk", "may_answer", "missing", "peer", "since")
 
@@ -246,8 +248,9 @@ class AckPolicy:
         wants_to_wait: bool = True,
         level: AckLevel | None = None,
     ) -> None:
-        """answer() for callers of any protocol: call `release` once, now or later, with what is known of the append that ends at
-        `end_offset`. It is not called for a caller who is gone by then."""
+        """answer() for callers of any protocol: call `release` once, now or later, with the durability of the append
+        that ends at `end_offset`. It is not called after the caller has disconnected.
+        """
 
         def answer(code: int, remark: str, keep_ext: bool) -> None:
             release(_SAFETY[code], remark)

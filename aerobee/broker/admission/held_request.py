@@ -1,4 +1,4 @@
-"""A request of remoting whose result may come late: by whom, and how it is refused."""
+"""A remoting request that a service answers later: its caller, and the refusal that it receives."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aerobee.remoting.peer import Peer
 
 
 class HeldRequest:
-    """What a service holds of it while it waits."""
+    """What a service keeps of a remoting request while the request is pending."""
 
     __slots__ = ("caller", "request")
 

@@ -65,7 +65,7 @@ class PendingTable(Protocol[H]):
 
 
 class PendingAccess:
-    """Belongs to the event loop, but for `changed`."""
+    """The rechecks of all pending requests. Belongs to the event loop, except `changed`."""
 
     def __init__(
         self,

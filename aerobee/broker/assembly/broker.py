@@ -57,7 +57,7 @@ FIRST_ROLE_WAIT_S = 10.0
 
 
 class Broker:
-    """One broker. start() once, then stop() or kill() once.
+    """One broker process. Call start() once, then stop() or kill() once.
 
     `store`, `topics`, `groups`, `offsets`, `consumers`, `producers`, `locks`, `stats`, `bounds`, `ports` are its parts; after
     start() `identity`, `role`, `held`, `overload`, `registration`, `schedule`, too.
@@ -175,7 +175,7 @@ class Broker:
 
     @property
     def services(self) -> Services:
-        """What this broker does for its clients, without a protocol."""
+        """The broker's services for clients, independent of the protocol."""
         return self._serving.services
 
     @property

@@ -37,7 +37,7 @@ class CallPart(Protocol):
     """A part that serves requests."""
 
     def handlers(self) -> Mapping[int, Handler]:
-        """Request code to handler: what this part serves."""
+        """Request code -> handler, for the requests that this part serves."""
 
 
 def send_calls(parts: BrokerParts, services: Services) -> SendCalls:

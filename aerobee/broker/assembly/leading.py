@@ -36,7 +36,9 @@ HandOver = Callable[[str], Awaitable[bool]]  # reason -> whether another replica
 
 
 class Leading:
-    """Belongs to the event loop. `leads`: whether this broker runs, or starts, the services of a master."""
+    """Services of a master at this broker. `leads`: whether they run or are being started. Belongs to the event
+    loop.
+    """
 
     def __init__(
         self,
@@ -80,7 +82,7 @@ class Leading:
             feature.follow()
 
     def lead_now(self) -> None:
-        """Start every feature. Raises what they raise."""
+        """Start every feature. Raises the errors of the features."""
         self.leads = True
         for feature in self._features:
             feature.start()
@@ -94,7 +96,7 @@ class Leading:
         self._task = asyncio.create_task(self._take_over(), name="take-over")
 
     def log_cut(self, log_offset: int) -> None:
-        """The end of this slave's log was cut off."""
+        """This slave's log was truncated."""
         for feature in self._features:
             _tried(partial(feature.log_cut, log_offset), feature.name)
 

@@ -1,4 +1,4 @@
-"""What a broker does for its clients, without a protocol: the services from which each protocol's answers are made.
+"""The services of a broker, independent of the protocol: remoting and gRPC encode their results as replies.
 
 docs/services.md lists them with their methods. Remoting's handlers encode their outcomes; another protocol takes them from
 `Broker.services`.
@@ -24,18 +24,18 @@ from aerobee.broker.state.unserved import UnservedKinds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """Those of one broker, available after its start. They belong to its event loop."""
+    """The services of one broker, available after its start. They belong to its event loop."""
 
     sends: SendService
-    new_topics: NewTopics  # makes the topic of a send first, where there is none
+    new_topics: NewTopics  # creates the topic of a send if it does not exist
     send_backs: SendBackService
     offsets: OffsetService
     pulls: PullService
     pops: PopService
     acks: AckService
     notifications: NotificationService
-    ack: AckPolicy  # when what is stored may be answered
-    unserved: UnservedKinds  # what this master cannot serve at this moment
+    ack: AckPolicy  # decides when a stored message is acknowledged
+    unserved: UnservedKinds  # features that this master cannot serve now
 
 
 def make_services(parts: BrokerParts, pop: Pop) -> Services:

@@ -238,7 +238,7 @@ class Serving:
         self.leading.log_cut(log_offset)
 
     async def _copy_features(self, master: str, is_following: Callable[[], bool]) -> None:
-        """What features copy from the master besides the log and the tables."""
+        """The features' copying from the master, of data that is neither in the log nor in the tables."""
         async with asyncio.TaskGroup() as tasks:
             for feature in self.features:
                 tasks.create_task(feature.copy(master, is_following), name=f"copy-{feature.name}")

@@ -89,7 +89,7 @@ class AssignmentCalls:
         return request.reply(body=fastjson.dumps({"messageQueueAssignments": found}))
 
     async def set_mode(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """401: set pull or POP for one group and topic. Durable when it is answered."""
+        """401: set pull or POP for one group and topic. The mode is durable when the reply is sent."""
         fields = fastjson.loads_object(request.body, "SetMessageRequestModeRequestBody")
         mode = RequestMode.from_dict(fields)
         if not mode.topic or not mode.group:

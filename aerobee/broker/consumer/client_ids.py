@@ -28,7 +28,7 @@ TEXT_CHARS_MAX = 1_000
 
 @dataclass(slots=True, eq=False)
 class _Life:
-    """One connection with this id. The registry numbers the events."""
+    """One connection with a client id. `joined` and `seen` are numbers of the registry's events."""
 
     peer: Peer
     client_id: str

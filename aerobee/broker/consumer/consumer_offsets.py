@@ -62,8 +62,8 @@ class ConsumerOffsets:
         has_pop_buffer: bool = False,
     ) -> None:
         """`end_of(topic, queue id)` is the offset that the queue's next message gets, `bounds` say how many offsets
-        there may be; without them nothing is bounded. `log_end_now` is what the file says of the log's end; -1: nothing.
-        `has_pop_buffer`: check points may wait in memory, which the file says, too.
+        there may be; without them nothing is bounded. `log_end_now` returns the log's end, which save() writes to the
+        file; -1: unknown. `has_pop_buffer`: check points may wait in memory, which the file says, too.
         """
         self._end_of = end_of
         self._bounds = bounds
@@ -364,7 +364,7 @@ class ConsumerOffsets:
         return write
 
     def drop_save(self) -> None:
-        """The function that prepare_save() returned will not be called."""
+        """Cancel prepare_save(): its function will not be called, so the offsets stay unsaved."""
         self._before = None
         self._dirty = True
 

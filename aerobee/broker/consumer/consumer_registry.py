@@ -35,7 +35,7 @@ SubscriptionWatcher = Callable[[str, Iterable[SubscriptionData] | None], None]
 
 
 class ConsumerGroup:
-    """One group with at least one member (or one that is about to get its first)."""
+    """One consumer group that has a member, or whose first member is joining."""
 
     __slots__ = (
         "channels",
@@ -67,7 +67,7 @@ class ConsumerGroup:
         return self.subscriptions.get(topic)
 
     def client_ids(self) -> list[str]:
-        """Ids of the members. One that reconnected may still have its old connection: it is listed once."""
+        """Ids of the members. A client that reconnected may still have its old connection; its id is listed once."""
         return list(dict.fromkeys(channel.client_id for channel in self.channels.values()))
 
     def conflict_of(self, client_id: str, wanted: Wanted) -> Conflict | None:

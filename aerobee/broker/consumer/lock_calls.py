@@ -56,7 +56,9 @@ class OrderlyLocks(Feature):
 
 
 class LockCalls:
-    """The handlers. A grant that changes a holder is answered once the file has it; a renewal immediately."""
+    """Handlers of the lock requests. A grant that changes a holder is answered after the file is written; a renewal
+    immediately.
+    """
 
     def __init__(
         self, *, locks: LockTable, file: ConfigFile | None = None, serves: Callable[[], bool] = lambda: True
@@ -139,7 +141,7 @@ class LockCalls:
     async def _reply_when_saved(self, reply: RemotingCommand) -> RemotingCommand:
         version = self._locks.version
         while self._saved_version < version:
-            # One write at a time; the next one contains all changes that wait.
+            # One write at a time; the next write contains all pending changes.
             await self._begin_saving().outcome()
         return reply
 

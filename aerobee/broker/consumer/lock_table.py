@@ -31,7 +31,7 @@ from aerobee.remoting.body.message_queue import queue_to_dict
 
 LOCK_EXPIRY_S = 60.0  # rocketmq.broker.rebalance.lockMaxLiveTime
 PURGE_INTERVAL_S = 1.0  # pause between searches for expired locks in a full table
-LAPSED_SHOWN_S = 60.0  # so long after its lease a lock says who was there last
+LAPSED_SHOWN_S = 60.0  # time after its expiry for which a lock still names its last holder
 LEASE_MARGIN_S = 2.0  # margin for a handler that is cancelled when its client's lease ends
 
 
@@ -66,7 +66,7 @@ class LockTable:
         self._count = 0
         self._purge_at = 0.0  # monotonic seconds
         self._groups: dict[str, dict[MessageQueue, _Lock]] = {}
-        self.version = 0  # grows when a holder changes: what is in the file
+        self.version = 0  # grows when a holder changes; the file contains only holders
 
     def lock(
         self, group: str, client_id: str, queues: Iterable[MessageQueue], *, lease_s: float = 0.0

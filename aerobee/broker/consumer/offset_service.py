@@ -1,4 +1,4 @@
-"""Offsets, whatever the protocol: what a group has consumed, and where a queue begins, ends and stood at a time.
+"""Offsets, independent of the protocol: committed offsets of groups; first offset, end, and offset by time of queues.
 
 Source: ConsumerManageProcessor and AdminBrokerProcessor (RocketMQ). All are plain functions: nothing here waits. offset_calls.py is
 the encoder for remoting. Queues are this broker's own: static_topic/ maps logical ones.
@@ -14,7 +14,7 @@ from aerobee.store.message_store import MessageStore
 
 
 class OffsetService:
-    """Belongs to the event loop."""
+    """Reads and commits offsets. Belongs to the event loop."""
 
     def __init__(
         self, *, offsets: ConsumerOffsets, groups: GroupTable, topics: TopicTable, store: MessageStore
@@ -80,7 +80,7 @@ class OffsetService:
         return self._store.store_time(topic, queue_id, offset) if offset >= 0 else -1
 
     def _is_young(self, topic: str, queue_id: int) -> bool:
-        """Whether the queue's message at offset 0 is there and still in memory."""
+        """Whether the queue still has its message at offset 0, and has it in memory."""
         return (
             self._store.min_offset(topic, queue_id) <= 0
             and self._store.max_offset(topic, queue_id) > 0

@@ -1,4 +1,4 @@
-"""Whether a group pulls or pops a topic: config/messageRequestMode.json (MessageRequestModeManager).
+"""Request modes, pull or POP, of groups per topic: config/messageRequestMode.json (MessageRequestModeManager).
 
     {"messageRequestModeMap":{topic:{group:{"consumerGroup","mode":"PULL"|"POP","popShareQueueNum":n,"topic"}}}}
 

@@ -20,7 +20,7 @@ Wanted = Mapping[str, str]  # topic -> normalized expression of a member
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Two members that differ on a topic. `expression` is NOTHING for one that has not subscribed to it."""
+    """Two members that differ on a topic. `expression` is NOTHING for a member without a subscription to the topic."""
 
     group: str
     topic: str

@@ -20,7 +20,7 @@ _NOTHING = NothingDelivered(0, (), None)
 
 
 class Deliveries:
-    """Belongs to the event loop. Only a broker that accepts messages delivers."""
+    """Stores due messages in runs, only while the broker accepts messages. Belongs to the event loop."""
 
     def __init__(
         self,

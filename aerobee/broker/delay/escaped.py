@@ -20,7 +20,9 @@ FILE_NAME = "actingDeliveries.json"
 
 
 class EscapedDeliveries:
-    """Belongs to the event loop. A crash loses the additions of the last second: those messages are delivered twice."""
+    """Records deliveries to other brokers. A crash loses those of the last second: the messages are delivered twice.
+    Belongs to the event loop.
+    """
 
     def __init__(self, file: ConfigFile) -> None:
         self._file = file

@@ -47,7 +47,7 @@ VERSION_STEP = 200  # deliveries that share one data version (delayOffsetUpdateV
 
 
 class Flushed(Protocol):
-    """The store's watermark of what is on the disk."""
+    """The store's watermark of durable bytes."""
 
     value: int
 
@@ -291,8 +291,8 @@ class Schedule:
                 entry = queue.entry(at)
                 at += 1
                 if entry is not None and entry[0] > newest:
-                    # Nor the following ones. A due time proves less: the clock may have been ahead at that
-                    # time.
+                    # Nor the following ones. A due time does not prove the delivery, because the clock may
+                    # have been ahead at that time.
                     break
                 if entry is not None and entry[0] in delivered:
                     delivered.discard(entry[0])

@@ -28,8 +28,9 @@ SCOPE = "broker-meter"  # RocketMQ's name of the exporter
 
 
 class Exporter:
-    """Call open() before the store is loaded, so that a long recovery is visible; serve() when everything runs; then
-    close()."""
+    """The HTTP server of the metrics. Call open() before the store is loaded, so that a long recovery is visible;
+    serve() when everything runs; then close().
+    """
 
     def __init__(self, config: BrokerConfig, clock: Clock) -> None:
         """Raises ConfigError when the required extra is not installed."""

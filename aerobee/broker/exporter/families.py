@@ -52,7 +52,7 @@ from aerobee.remoting.protocol import TYPE_ATTRIBUTE
 from aerobee.remoting.request_stats import RequestStats
 from aerobee.system_names import SCHEDULE_TOPIC, is_system_group
 
-# Our name -> RocketMQ's.
+# Aerobee's name of a metric -> RocketMQ's.
 ROCKETMQ_NAMES = {
     "message_size": "rocketmq_message_size",
     "messages_in": "rocketmq_messages_in_total",
@@ -109,7 +109,7 @@ _Samples = Iterator[tuple[str, float | Histogram]]
 class _Layout:
     """The labels of a block as text, and its samples with separate series; None: all.
 
-    Both are unchanged while the object is the same.
+    Labels and selection do not change while the object stays the same.
     """
 
     made_of: Hashable
@@ -161,8 +161,8 @@ class BrokerFamilies:
     def families(self) -> Iterator[Family]:
         """All families, read one after the other: the last values are slightly later than the first.
 
-        Those of the whole broker first, then of topics, of groups, and of pairs of both: a page that has to leave soon goes
-        without the last ones (monitoring/http_server.py).
+        Families of the whole broker come first, then those of topics, of groups, and of pairs of both: a page with a
+        short deadline omits the last ones (monitoring/http_server.py).
         """
         parts = self._parts
         config, identity = parts.live.value, parts.identity

@@ -102,7 +102,9 @@ class _Group:
 
 
 class LagSampler:
-    """measure() makes one pass; start() lets it be done every `interval_s`. Belongs to the event loop."""
+    """Measures the lag of all groups: once by measure(), every `interval_s` after start(). Belongs to the event
+    loop.
+    """
 
     def __init__(
         self,
@@ -163,7 +165,7 @@ class LagSampler:
             await asyncio.sleep(self._interval_s())
 
     async def measure(self) -> LagSample:
-        """One pass over every group and topic; then `sample` is the new one."""
+        """Make one pass over all groups and topics, and replace `sample` with its result."""
         self._handed_out = await self._look_at_pops()
         turn = perf_counter()
         worked_s = 0.0

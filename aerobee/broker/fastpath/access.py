@@ -1,5 +1,6 @@
-"""From the gate before the handlers (access/gate.py) to the guard of the fast path (guard.py): the checked frames, and
-the permissions of a user."""
+"""Adapts the handlers' access control (access/gate.py) to the fast path's guard (guard.py): which frames are checked,
+and the permissions of a user.
+"""
 
 from __future__ import annotations
 

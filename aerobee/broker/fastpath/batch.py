@@ -32,7 +32,7 @@ _EXCLUDED = frozenset(BATCH_PROPERTIES)
 
 
 class Batches:
-    """The family."""
+    """The frame handler of batches."""
 
     is_send = True
 
@@ -98,7 +98,7 @@ class Batches:
         return queue, first, shared.message_ids(offsets), unique_key, waits, ""
 
     def forget_topics(self) -> None:
-        """It caches none."""
+        """Do nothing: this handler caches no topics."""
 
     def forget_authorizations(self) -> None:
-        """It caches none."""
+        """Do nothing: this handler caches no authorizations."""

@@ -1,4 +1,4 @@
-"""Batches: cutting the body of SEND_BATCH_MESSAGE and laying its records out. A core, see batch.py.
+"""Batches: splits the body of SEND_BATCH_MESSAGE into messages, and encodes their records. A core, see batch.py.
 
 The counterpart of the handlers' parse_batch (send_header.py) without an object per message: with 64 messages per batch
 each saved call matters. Most batches are Alike: bodies of one size, and the same properties but for UNIQ_KEY. One

@@ -61,7 +61,7 @@ _Due = tuple[int, int, int]
 
 
 class Delayed:
-    """The family."""
+    """The frame handler of delayed messages."""
 
     is_send = True
 
@@ -80,7 +80,7 @@ class Delayed:
         """Its queues are looked up for each burst."""
 
     def forget_authorizations(self) -> None:
-        """It knows none."""
+        """Do nothing: this handler caches no authorizations."""
 
     @property
     def serves(self) -> Mapping[int, Serve]:

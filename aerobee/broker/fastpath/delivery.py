@@ -167,7 +167,7 @@ class PythonDelivery:
     def _read(self, source: int, readable_end: int) -> tuple[bytes, bytes, dict[str, str], tuple[Any, ...]]:
         """The record, its properties as text and parsed, and the numbers of its head.
 
-        Raises ValueError for what is not ordinary.
+        Raises ValueError for a record that is not ordinary.
         """
         log = self._shared.log
         at = source - log.base

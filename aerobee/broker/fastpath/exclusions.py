@@ -1,4 +1,4 @@
-"""What the fast path leaves to the handlers, and why: the one table of it, for both backends. A core.
+"""The table of all conditions under which the fast path leaves a frame to the handlers, for both backends. A core.
 
 TOPICS and PULLS are evaluated: once for a topic, and once for everything that the authorization of a pull depends on. A
 backend, Python or native, receives only what passed. The names in PROPERTIES reach the native backend with its settings.
@@ -76,7 +76,7 @@ class Exclusion(NamedTuple):
 
 
 class TopicContext(NamedTuple):
-    """What the eligibility of a topic depends on besides its config."""
+    """Values, besides its config, that decide whether a topic is eligible for the fast path."""
 
     config: BrokerConfig
     mapped_topics: Container[str]  # with a static mapping of their queues
@@ -92,7 +92,9 @@ class TopicExclusion(NamedTuple):
 
 
 class PullContext(NamedTuple):
-    """What an authorization depends on besides the configs of its group and topic. `code` is the request's."""
+    """Values, besides the configs of group and topic, that decide whether a pull gets an authorization. `code` is the
+    request's.
+    """
 
     code: int
     config: BrokerConfig
@@ -120,7 +122,7 @@ def is_own_or_illegal(name: str) -> bool:
     )
 
 
-# Deliveries of due messages heed the first row alone: they write to retry topics as well.
+# Deliveries of due messages are subject only to the first row, because they also write to retry topics.
 TOPICS = (
     TopicExclusion(
         "a name of the broker's own topics, or no legal name",
@@ -253,7 +255,7 @@ HALF_PROPERTIES: Mapping[str, str] = {
     IMMUNITY: "the check waits longer than others",
 }  # fmt: skip
 DELAYED_PROPERTIES: Mapping[str, str] = {REAL_QUEUE_ID: "written by the broker alone"}
-# Around a batch, and of a message in it. The others stand for nothing there.
+# Properties of a batch's request, and of a message in a batch. Other properties have no effect there.
 BATCH_PROPERTIES: Mapping[str, str] = {DELAY: "the handler refuses the batch"}
 BATCH_MESSAGE_PROPERTIES: Mapping[str, str] = {MULTI_OFFSET: "the handler takes the property out"}
 
@@ -274,7 +276,7 @@ def excluded_from_half(names: frozenset[str]) -> frozenset[str]:
     return (names - {TRAN_MSG, PRODUCER_GROUP}) | frozenset(HALF_PROPERTIES)
 
 
-# --- what is checked in each frame
+# --- checks of each frame
 
 _JAVA = "Java reads more forms of a number than both backends do"
 _REFUSED = "the handler refuses the request"

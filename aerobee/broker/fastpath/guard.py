@@ -23,7 +23,7 @@ _UNDECODABLE = "\ufffd"  # replacement for bytes that are not UTF-8
 
 
 class Guard:
-    """Checks frames one by one."""
+    """Checks the signature and permissions of frames, one by one."""
 
     def __init__(self, settings: GuardSettings) -> None:
         self._find_grant = settings.find_grant

@@ -47,7 +47,7 @@ class PopHooks(Protocol):
 
 
 class PopRecords(Protocol):
-    """Lays out and appends what pop/revive_log.py writes to the timer's topic, in one call."""
+    """Encodes and appends, in one call, the records that pop/revive_log.py writes to the timer's topic."""
 
     def append(
         self,
@@ -100,8 +100,9 @@ class PopBursts:
             self._guard.forget()
 
     def burst(self, peer: Peer, data: bytes | bytearray, position: int, host: str | None = None) -> int:
-        """Serve what is ordinary in `data` from `position` on; return the first position that was not served. `host`: as
-        Backend.burst."""
+        """Serve the ordinary requests in `data` from `position` on; return the position of the first one that was not
+        served. `host`: as Backend.burst.
+        """
         guard = self._guard
         at, size, written = position, len(data), 0
         replies: list[bytes] = []

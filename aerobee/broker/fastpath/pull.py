@@ -41,7 +41,7 @@ _TAG_EXPRESSIONS = ("TAG", "")
 
 
 class Pulls:
-    """The family."""
+    """The frame handler of pulls."""
 
     is_send = False
 

@@ -56,7 +56,7 @@ _LOG = logging.getLogger("aerobee.broker.fastpath")
 
 
 class PythonBackend:
-    """Serves bursts."""
+    """Serves bursts of frames (seam.Backend)."""
 
     def __init__(
         self,

@@ -109,7 +109,7 @@ class BurstResult(Protocol):
 
     @property
     def deferred_answers(self) -> Answers:
-        """Those in `deferred_replies`."""
+        """Numbers of replies in `deferred_replies`, as (request code, count)."""
         ...
 
     @property
@@ -144,7 +144,7 @@ class DelayHooks(Protocol):
         ...
 
     def level_appended(self, queue_id: int, end: int, due_ms: int) -> None:
-        """A level's queue has got its first message in this burst, which is due then."""
+        """Called with the first message of a burst in a level's queue, and its due time."""
         ...
 
     def timer_appended(self) -> None:
@@ -254,7 +254,8 @@ class BackendSettings:
     special_properties: frozenset[str]  # properties that require more than storing a message
     supports_long_poll: bool  # a pull without a message may wait for its requested time
     permits: array[int]  # permits.py
-    # Where the native backend counts how long sends and pulls took: steps of metrics.Latency, and what takes the rest.
+    # Counters of the native backend for the durations of sends and pulls: the steps of metrics.Latency, and
+    # the receiver of other durations.
     put_steps: array[int]
     get_steps: array[int]
     put_took: Callable[[float, int], None]

@@ -35,7 +35,7 @@ _SEND_MESSAGE = RequestCode.SEND_MESSAGE.value
 
 
 class Sends:
-    """The family."""
+    """The frame handler of single sends."""
 
     is_send = True
 
@@ -118,7 +118,7 @@ class Sends:
         )  # fmt: skip
 
     def forget_topics(self) -> None:
-        """It knows none."""
+        """Do nothing: this handler caches no topics."""
 
     def forget_authorizations(self) -> None:
-        """It knows none."""
+        """Do nothing: this handler caches no authorizations."""

@@ -22,7 +22,7 @@ PREFIXES = [
 
 
 class Shared:
-    """Belongs to one backend."""
+    """State that all frame handlers of one backend share."""
 
     def __init__(self, settings: BackendSettings) -> None:
         store = settings.store
@@ -40,7 +40,7 @@ class Shared:
         self._permits = settings.permits  # [FENCE] is read by the backend
         # Of the burst.
         self.now_ms = 0
-        self.holds_replies = False  # senders that want to wait are answered when the append is safe
+        self.holds_replies = False  # senders that request durability are answered when the append is safe
         self.holds_all = False  # and the others by the handlers
         self._holds = 0  # the number that says both
         self.number = 0  # number of the burst: values cached for one burst are invalid in the next
@@ -114,13 +114,15 @@ class Shared:
     # --- cached look-ups
 
     def find(self, name: str, queue_text: object) -> tuple[FastTopic, FastQueue]:
-        """The topic and the queue that a send names. Raises one of UNREADABLE for what is not ordinary."""
+        """The topic and the queue that a send names. Raises one of UNREADABLE for a topic or queue that is not
+        ordinary.
+        """
         topic = self.topics.get(name) or self.admit(name)
         queue = topic.queues.get(queue_text) if type(queue_text) is str else None
         return topic, queue or self.admit_queue(topic, queue_text)
 
     def admit(self, name: str) -> FastTopic:
-        """Look up a topic, new here. Raises one of UNREADABLE for what is not ordinary."""
+        """Look up a topic, new here. Raises one of UNREADABLE for a topic that is not ordinary."""
         if type(name) is not str:
             raise ValueError
         config = self._find_topic(name)
@@ -130,7 +132,9 @@ class Shared:
         return topic
 
     def admit_queue(self, topic: FastTopic, queue_text: object) -> FastQueue:
-        """Look up a queue of a topic that is known, new here or named by a number instead of text."""
+        """Look up a queue of a topic that find() does not know: one not used yet, or named by a number instead of
+        text.
+        """
         if type(queue_text) is not str:
             queue_text = str(number(queue_text))
             if (known := topic.queues.get(queue_text)) is not None:
@@ -184,7 +188,7 @@ class Shared:
         return queue.key in self.waiting
 
     def count(self, topic: FastTopic, message_count: int, byte_count: int) -> None:
-        """Note what was stored in a topic."""
+        """Count messages stored in a topic."""
         self.has_stored = True
         if not topic.is_touched:
             topic.is_touched = True
@@ -225,7 +229,7 @@ class Shared:
         return f"{self.store_host_hex}{offset:016X}"
 
     def message_ids(self, offsets: Sequence[int]) -> str:
-        """Those of a batch, in one go: a fourth of what one by one takes."""
+        """Message ids of a batch, created together in a fourth of the time that single ids take."""
         digits = struct.pack(f">{len(offsets)}q", *offsets).hex(",", 8).upper()
         return self.store_host_hex + digits.replace(",", f",{self.store_host_hex}")
 
@@ -234,7 +238,7 @@ class Shared:
     def binary_reply(
         self, command: RemotingCommand, queue: FastQueue, queue_offset: int, message_ids: str, unique_key: str
     ) -> str:
-        """One in the binary header, as Latin-1 text."""
+        """A reply with the binary header, as Latin-1 text."""
         ext = {
             "queueId": str(queue.queue_id),
             "transactionId": unique_key,

@@ -55,7 +55,7 @@ class FastTopic:
         self.queues: dict[str, FastQueue] = {}  # by the queue id as text
         self.hash_start = java_hash(config.topic_name + "#") & 0xFFFFFFFF
         self.tags: dict[str, tuple[int, int]] = {}  # tag -> (tags code, hash of its index key)
-        # What was stored since totals were taken (Shared.take_stored).
+        # Totals of stored messages since the last Shared.take_stored().
         self.is_touched = False
         self.count = self.byte_count = self.request_count = 0
         self.larger: list[int] | None = None  # records beyond the smallest of SIZE_ENDS; None: there are none
@@ -82,7 +82,7 @@ class FastTopic:
         return positive(java_hash(f"{self.name}#{key}"))
 
     def plain_key_hash(self, raw: bytes) -> int:
-        """The same for a key of ASCII characters that is not empty."""
+        """The hash of a non-empty ASCII key."""
         size = len(raw)
         if size < 128:
             # Continues from the hash of the topic: java_hash() of `topic#key` costs 6,200 more of the 88,000 instructions of a

@@ -62,12 +62,12 @@ class _Turn(NamedTuple):
 
     burst: int
     takes_halves: bool
-    half_queue: FastQueue | None  # None: it is none of an ordinary kind
+    half_queue: FastQueue | None  # None: not a transaction of an ordinary kind
     open: Mapping[tuple[str, str], Transaction]
 
 
 class Transactions:
-    """The family."""
+    """The frame handler of transactions."""
 
     is_send = True
 
@@ -96,7 +96,7 @@ class Transactions:
         """The half queue is looked up for each burst."""
 
     def forget_authorizations(self) -> None:
-        """It knows none."""
+        """Do nothing: this handler caches no authorizations."""
 
     @property
     def serves(self) -> Mapping[int, Serve]:
@@ -250,7 +250,8 @@ class Transactions:
             ):
                 raise ValueError  # bytes that another program wrote
             topic = shared.topics.get(transaction.topic) or shared.admit(transaction.topic)
-            # Ours ends with where it belongs: `\x02 REAL_TOPIC \x01 topic \x02 REAL_QID \x01 queue \x02`.
+            # A half message that this broker wrote ends with its real topic and queue: `\x02 REAL_TOPIC \x01
+            # topic \x02 REAL_QID \x01 queue \x02`.
             queue_at = record.rindex(b"\x01", text_at) + 1
             ending = _REAL_TOPIC + topic.field[1:] + _REAL_QUEUE
             ending_at = queue_at - len(ending)
@@ -259,7 +260,8 @@ class Transactions:
             queue_text = record[queue_at:-1].decode()
             queue = topic.queues.get(queue_text) or shared.admit_queue(topic, queue_text)
             properties = record[text_at : ending_at + 1]
-            # One WAIT, behind another pair, as clients write it; else the text is read.
+            # The quick path takes a text with one WAIT behind another pair, as clients write it; any other
+            # text is parsed.
             if (_WAIT_TRUE not in properties or properties.count(_WAIT) != 1) and read_pairs(
                 properties.decode()
             ).get("WAIT") != "true":
@@ -270,7 +272,7 @@ class Transactions:
                 hashes, code = shared.hashes(topic, unique_key, *keys_and_tag)
         except UNREADABLE as error:
             raise FallBackToHandler from error
-        # The message's sender is that of its half message, whoever ends it.
+        # The committed message has the sender of its half message, whichever client commits it.
         sender, born_host = origin.born_host, born_ip + born_port.to_bytes(4, "big")
         if is_other := sender != born_host:
             origin.enter(born_host)

@@ -1,4 +1,4 @@
-"""The Bloom filter of the extended queue entry: which groups' SQL92 filters took a message, in 14 bytes.
+"""The Bloom filter of the extended queue entry: the groups whose SQL92 filters accepted a message, in 14 bytes.
 
 Follows BloomFilter, BloomFilterData and BitsArray of RocketMQ. A group that subscribes to a topic by SQL92 has `k` bits
 of `m`; for each of them that takes a message these bits are set in the message's entry. A pull then skips entries

@@ -18,7 +18,7 @@ TAGS = "TAGS"
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """`test.record` evaluates a whole stored record.
+    """A compiled expression. `test.record` evaluates it on a whole stored record.
 
     `tag_codes`: hashes of the tags that the expression requires, as in queue entries, so that records with other tags
     need not be read. None: it requires no tag. `program`: the same for the native backend, None where it has none.
@@ -31,7 +31,7 @@ class Expression:
 
 
 class Expressions:
-    """A bounded table of compiled expressions; the least recently used one goes first.
+    """A bounded table of compiled expressions that evicts the least recently used one.
 
     Invalid texts are cached too, because a client repeats them.
     """

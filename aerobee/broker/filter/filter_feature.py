@@ -1,4 +1,6 @@
-"""The broker's table of SQL92 filters: loaded, kept up to date by heartbeats, written, and asked by the store."""
+"""The broker's table of SQL92 filters: loads and writes it, updates it from heartbeats, and evaluates it for the
+store.
+"""
 
 from __future__ import annotations
 

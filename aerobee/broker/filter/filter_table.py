@@ -10,7 +10,7 @@ Source: ConsumerFilterManager, ConsumerFilterData, CommitLogDispatcherCalcBitMap
 A filter is created when its group subscribes or changes its expression, dead when the group has no members, and removed
 a day later (filterDataCleanTimeSpan). With enableCalcFilterBitMap each message's queue entry gets the bits of all
 filters of its topic that take it, dead ones too: a returning group skips messages that its filter does not match. Bits
-say nothing about messages stored before the filter was born, so those are read.
+do not cover messages stored before the filter was created, so those records are tested.
 """
 
 from __future__ import annotations
@@ -67,11 +67,13 @@ class GroupFilter:
 
     @property
     def is_dead(self) -> bool:
-        """A filter that was re-born after its death keeps the time of it, as RocketMQ has it."""
+        """Whether the filter's subscription has ended and not begun again. A renewed filter keeps `dead_ms`, as in
+        RocketMQ.
+        """
         return self.dead_ms >= self.born_ms
 
     def may_take(self, bitmap: bytes, stored_ms: int) -> bool:
-        """Whether an entry with this bitmap may hold a message for the group. True when the bits cannot tell."""
+        """Whether an entry with this bitmap may match the group's filter. True when the bits do not decide it."""
         if stored_ms <= self.born_ms or len(bitmap) * 8 != self.bit_count:
             return True
         return int.from_bytes(bitmap, "little") & self.mask == self.mask
@@ -172,7 +174,7 @@ class FilterTable:
         self._dirty = True
 
     def clean(self) -> None:
-        """Remove filters that died more than a day ago (filterDataCleanTimeSpan)."""
+        """Remove filters whose subscription ended more than a day ago (filterDataCleanTimeSpan)."""
         bound_ms = self._now_ms() - self._live.value.filter_data_clean_time_span
         for topic, filters in list(self._topics.items()):
             for group in [
@@ -284,7 +286,7 @@ class FilterTable:
             self._file.write_soon(write)
 
     def save(self) -> None:
-        """Write the file when something changed, or when there is none yet. Raises StoreError."""
+        """Write the file if the table changed or the file does not exist. Raises StoreError."""
         write = self.prepare_save()
         if write is not None:
             write()

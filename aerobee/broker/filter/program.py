@@ -24,7 +24,7 @@ Program = tuple[list[bytes], tuple[Any, ...]]
 
 
 class _NotSimple(Exception):
-    """The expression holds something that only sql92.py evaluates."""
+    """The expression has a part that only sql92.py evaluates."""
 
 
 def program_of(compiled: Sql92Filter) -> Program | None:

@@ -1,4 +1,4 @@
-"""From a compiled SQL92 expression to one Python function over the bytes of a stored record.
+"""Translates a compiled SQL92 expression to one Python function over the bytes of a stored record.
 
 A pull through a filter looks at every message between two that match, so the test must not decode a record: it finds
 the properties text (layout in aerobee/message.py), looks for the names that the expression uses, and compares bytes.
@@ -64,7 +64,7 @@ class CompiledTest:
 
 
 class _NotSimple(Exception):
-    """The expression holds something that sql92.py evaluates."""
+    """The expression has a part that only sql92.py evaluates."""
 
 
 def compile_test(compiled: Sql92Filter) -> CompiledTest:
@@ -118,7 +118,7 @@ def _on_records(text_test: RecordTest) -> RecordTest:
 
 
 class _Writer:
-    """Writes the source of one expression: each property is looked for once, when it is first needed."""
+    """Writes the source of one expression: the function searches each property once, at its first use."""
 
     def __init__(self) -> None:
         self.constants: dict[str, Any] = {}
@@ -230,7 +230,7 @@ class _Writer:
         number = self._constant(right.value)
         read = self._number(value, "integer" if isinstance(right.value, int) else "floating")
         if not wanted:
-            # What cannot be read as a number makes both = and <> FALSE.
+            # A value that is no number makes both = and <> FALSE.
             test = f"(n := {read}) is None or n {'==' if negate else '!='} {number}"
             return f"({value} is not None and ({test}))"
         if not negate:

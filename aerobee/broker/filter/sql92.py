@@ -65,7 +65,7 @@ class FilterSyntaxError(AerobeeError):
 
 @dataclass(frozen=True, slots=True)
 class Sql92Filter:
-    """A compiled expression. `properties` names what it looks at."""
+    """A compiled expression. `properties` are the names of the properties that it reads."""
 
     expression: str
     properties: frozenset[str]
@@ -97,7 +97,7 @@ class _Token:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A piece of the tree. `kind`: literal, property, boolean. `value` is a literal's value, a property's name.
+    """A node of the syntax tree. `kind`: literal, property, boolean. `value` is a literal's value, a property's name.
 
     `form` of a boolean says what it is made of, for who compiles it further (record_test.py): ("or", nodes),
     ("and", nodes), ("not", node), ("=", left, right, negate), ("order", left, operator, right), ("null", node, negate),
@@ -144,7 +144,7 @@ def _tokens(expression: str) -> list[_Token]:
 
 
 class _Parser:
-    """Recursive descent, one method a grammar rule."""
+    """Recursive-descent parser with one method per grammar rule."""
 
     def __init__(self, expression: str) -> None:
         self._expression = expression

@@ -1,1 +1,1 @@
-"""RocketMQ's gRPC service in the broker's process: sessions, RPCs and what they need of the broker."""
+"""RocketMQ's gRPC service in the broker's process: sessions, RPCs, and their adapters to the broker's services."""

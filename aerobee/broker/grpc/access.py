@@ -1,11 +1,13 @@
-"""Access control for RPCs: the user of the header `authorization` makes the request that stands for the RPC.
+"""Access control for RPCs: the user in the header `authorization` must be permitted to make the equivalent remoting
+request.
 
     authorization: MQv2-HMAC-SHA1 Credential=<access key>, SignedHeaders=x-mq-date-time, Signature=<hex>
 
 The signature is HMAC-SHA1 of the text of `x-mq-date-time`; nothing else is signed, and clients write their local time, so it
 proves the user and neither the request nor when it was made: TLS protects both. A proven user's request is signed here with
 the user's key, as a client of remoting signs it, and passes the same gate with the same policies and the same audit log.
-Addresses are those of the connection; headers that name one count for nothing (RocketMQ 5.5.0 believes `rpc-remote-address`).
+Addresses are those of the connection; headers that name an address are ignored (RocketMQ 5.5.0 believes
+`rpc-remote-address`).
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ def parse_authorization(text: str) -> tuple[str, bytes]:
 
 
 class RpcAccess:
-    """Finds the user of an RPC and asks the gate."""
+    """Authenticates the user of an RPC and checks its permissions with the gate."""
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
@@ -62,7 +64,7 @@ class RpcAccess:
     def _sign(self, peer: Peer, metadata: Mapping[str, str], request: RemotingCommand) -> None:
         """Sign `request`, so that the gate knows its user. Raises RemoteError (16) for one that is not proven.
 
-        Nothing where access control is off, or off for the peer's listener.
+        Does nothing when access control is off, or off for the peer's listener.
         """
         gate = self._gate
         if not gate.is_closed or gate.exempts(peer):

@@ -1,4 +1,5 @@
-"""AckMessage, ChangeInvisibleDuration and ForwardMessageToDeadLetterQueue: what becomes of a message that a client was given.
+"""AckMessage, ChangeInvisibleDuration and ForwardMessageToDeadLetterQueue: a client acknowledges, postpones or discards
+a received message.
 
 A message that the broker renews (renewal_table.py) is found by its first receipt handle, which is the one that the client has.
 Each of the three ends its renewal.
@@ -40,7 +41,7 @@ ACKS_MAX = 1_000  # of one AckMessage
 
 
 class AckRpcs:
-    """Serves the three."""
+    """Serves the three RPCs."""
 
     def __init__(
         self,
@@ -175,7 +176,7 @@ class AckRpcs:
                 self._renewals.table.remove(renewed)
         return pb.ForwardMessageToDeadLetterQueueResponse(status=found)
 
-    # --- what they share
+    # --- shared by the RPCs
 
     def _begin(
         self, context: RpcContext, topic: pb.Resource, group: pb.Resource, code: RequestCode
@@ -199,7 +200,7 @@ class AckRpcs:
         return parse_receipt(text, broker_name=self._broker_name), None
 
     async def _written(self, context: RpcContext) -> pb.Status:
-        """What became of the acknowledgements of this pass of the event loop."""
+        """Receives the outcome of the acknowledgements of this event loop iteration."""
         future: asyncio.Future[Written] = asyncio.get_running_loop().create_future()
 
         def written(found: Written) -> None:

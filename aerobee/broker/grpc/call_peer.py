@@ -1,6 +1,7 @@
-"""The sender of one RPC, as the broker's services see a peer: what they would answer by remoting completes a future.
+"""The caller of one RPC as a Peer of the broker's services: the reply that they send completes a future.
 
-A service that holds its answer, until the disk has a message or until one arrives, keeps the peer and sends the reply to it.
+A service that defers its reply, until a message is durable or until one arrives, keeps the peer and sends the reply to
+it later.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from aerobee.remoting.peer import Peer
 
 
 class CallPeer(Peer):
-    """A Peer (peer.py) for one request that the broker's services serve."""
+    """A Peer (remoting/peer.py) for one RPC that the broker's services serve."""
 
     def __init__(self, connection: Connection, host_port: tuple[str, int]) -> None:
         self._connection = connection

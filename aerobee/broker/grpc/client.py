@@ -1,7 +1,8 @@
 """A client that speaks gRPC, as the broker's registries know a peer.
 
-It is known by its client id and user, not by a connection: a client may have several. What the broker asks a peer by remoting goes out
-on its Telemetry stream: a transaction's check, a stack dump, a message to verify. Other notices have no counterpart in gRPC.
+A client is identified by its client id and user, not by a connection, because it may have several. What the broker asks
+a peer by remoting goes out on its Telemetry stream: a transaction's check, a stack dump, a message to verify. Other
+notices have no counterpart in gRPC.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class GrpcClient(Peer):
     # --- of gRPC
 
     def touch(self, context: RpcContext, now: float) -> None:
-        """It made an RPC; its address is that of the newest."""
+        """Record an RPC of the client; `address` is that of its newest RPC."""
         self._context = context
         self.seen = now
 
@@ -66,7 +67,7 @@ class GrpcClient(Peer):
         return self._stream is not None and not self._stream.is_over
 
     def answered(self, nonce: str, command: pb.TelemetryCommand) -> None:
-        """The client answers a command. One that was not asked is ignored."""
+        """The client answers a command. An answer without a pending question is ignored."""
         future = self._asked.get(nonce)
         if future is not None and not future.done():
             future.set_result(command)
@@ -92,7 +93,7 @@ class GrpcClient(Peer):
 
     @property
     def is_open(self) -> bool:
-        """Whether a command can reach it."""
+        """Whether a command can reach the client."""
         return not self._is_closed and self.has_stream
 
     @property
@@ -101,16 +102,16 @@ class GrpcClient(Peer):
         return self._context.peer.congested
 
     def send(self, command: RemotingCommand) -> None:
-        """Nothing: replies go to calls."""
+        """Do nothing: replies to a gRPC client go to its calls."""
 
     def write(self, data: bytes) -> None:
-        """Nothing: replies go to calls."""
+        """Do nothing: replies to a gRPC client go to its calls."""
 
     def write_now(self, data: bytes) -> None:
-        """Nothing: replies go to calls."""
+        """Do nothing: replies to a gRPC client go to its calls."""
 
     def invoke_oneway(self, command: RemotingCommand) -> None:
-        """Ask about a transaction; other notices are dropped."""
+        """Send a transaction check to the client; drop other notices."""
         if command.code != RequestCode.CHECK_TRANSACTION_STATE or not self.is_open:
             return
         try:
@@ -123,7 +124,7 @@ class GrpcClient(Peer):
         self._push(pb.TelemetryCommand(status=_ok(), recover_orphaned_transaction_command=recover))
 
     async def invoke(self, command: RemotingCommand, *, timeout_s: float) -> RemotingCommand:
-        """Have it dump its stacks (307) or consume one message (309). Raises ConnectionLost, RequestTimeout."""
+        """Let the client dump its stacks (307) or consume one message (309). Raises ConnectionLost, RequestTimeout."""
         if command.code == RequestCode.GET_CONSUMER_RUNNING_INFO:
             nonce = self._nonce()
             asked = pb.PrintThreadStackTraceCommand(nonce=nonce)

@@ -1,6 +1,7 @@
-"""The heartbeat of remoting that stands for a client's settings: its handler checks and bounds memberships. Core.
+"""Converts a gRPC client's settings to a remoting heartbeat, whose handler checks and bounds memberships. Core.
 
-A producer has no group in gRPC: each topic that it publishes to is one. A consumer is registered with its group and subscriptions.
+A producer has no group in gRPC: the heartbeat names each topic that it publishes to as a producer group. A consumer is
+registered with its group and subscriptions.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class ClientRpcs:
         self._access = access
 
     async def heartbeat(self, context: RpcContext, request: pb.HeartbeatRequest) -> pb.HeartbeatResponse:
-        """Note that the client lives. Raises RpcRefused, RemoteError."""
+        """Record that the client is alive. Raises RpcRefused, RemoteError."""
         self._access.identify(context.peer, context.metadata)
         self._renewals.seen(context.client)
         client = self._clients.get(context)
@@ -52,8 +52,9 @@ class ClientRpcs:
         return pb.HeartbeatResponse(status=status())
 
     def note_producer(self, context: RpcContext, topic: str) -> None:
-        """A client sent a half message to the topic: it can be asked about transactions, whether it has named the topic in its
-        settings or not. Its user was checked. Raises RpcRefused."""
+        """Register the sender of a half message as a producer of the topic, so that it receives transaction checks even
+        if its settings do not name the topic. The caller has checked its user. Raises RpcRefused.
+        """
         client = self._clients.enter(context)
         topics = self._producers.groups_of(client)
         if topic not in topics and len(topics) < self._live.value.client_groups_max:
@@ -69,7 +70,7 @@ class ClientRpcs:
     def terminate(
         self, context: RpcContext, request: pb.NotifyClientTerminationRequest
     ) -> pb.NotifyClientTerminationResponse:
-        """The client leaves its groups, and what it has not acknowledged comes back to them. Raises RpcRefused."""
+        """The client leaves its groups; its unacknowledged messages are redelivered to them. Raises RpcRefused."""
         ext = {"clientID": context.client_id}
         if request.group.name:
             ext["consumerGroup"] = group_name(request.group)

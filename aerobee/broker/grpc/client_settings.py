@@ -1,4 +1,4 @@
-"""The settings of a client: what it sends, and what the broker answers with. Core.
+"""Settings of a gRPC client: reads those that the client sends, and creates those that the broker returns. Core.
 
 Source: GrpcClientSettingsManager (RocketMQ 5.5.0). A client's fields are echoed; those that the broker decides replace them.
 """
@@ -29,7 +29,9 @@ STEPS_MAX = 1_000
 def merged_settings(
     sent: pb.Settings, *, body_bytes_max: int, group: SubscriptionGroupConfig | None
 ) -> pb.Settings:
-    """What is answered to `sent`. `group` is a consumer's; None for a producer."""
+    """The settings that the broker returns for the client's settings `sent`. `group` is a consumer's; None for a
+    producer.
+    """
     merged = pb.Settings()
     merged.CopyFrom(sent)
     merged.metric.on = False

@@ -1,4 +1,6 @@
-"""The clients that speak gRPC, by client id and user. A client leaves by saying so, or when it was silent for long without a Telemetry stream."""
+"""The clients that speak gRPC, by client id and user. A client is removed by its NotifyClientTermination, or after a
+long silence without a Telemetry stream.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ LOOKED_AT = 8  # of the longest silent, each time that one comes
 
 
 class ClientTable:
-    """Belongs to the event loop. Where access control is on, a client id is that of its user alone: `principal` of the call."""
+    """The gRPC clients of one broker. Belongs to the event loop. With access control, each user (`principal` of the
+    call) has separate client ids.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -40,7 +40,7 @@ NOT_SERVED = ("SyncLiteSubscription",)
 
 
 class GrpcEndpoint:
-    """Makes the sessions."""
+    """Creates a session for each gRPC connection."""
 
     def __init__(self, rpcs: Iterable[Rpc], *, clock: Clock, limits: Http2Limits | None = None) -> None:
         self.rpcs: Mapping[str, Rpc] = {rpc.path: rpc for rpc in rpcs}
@@ -48,7 +48,7 @@ class GrpcEndpoint:
         self._limits = limits or Http2Limits()
 
     def session(self, connection: Connection) -> GrpcSession:
-        """What takes the bytes of a new connection."""
+        """The session that receives the bytes of a new connection."""
         return GrpcSession(connection, self.rpcs, limits=self._limits, clock=self._clock)
 
 

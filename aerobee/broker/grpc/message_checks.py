@@ -1,4 +1,4 @@
-"""What a message of SendMessage must be, in the order in which RocketMQ looks. Core.
+"""Validates a message of SendMessage, in RocketMQ's order of checks. Core.
 
 Source: SendMessageActivity, GrpcValidator, MessageConst.STRING_HASH_SET (RocketMQ 5.5.0).
 """

@@ -1,7 +1,7 @@
-"""A message as RPCs carry it and as the broker stores it: properties, flags, body. Core.
+"""Converts messages between their gRPC form and their stored form: properties, flags, body. Core.
 
-Source: SendMessageActivity.buildMessageProperty, GrpcConverter (RocketMQ 5.5.0). What is stored is what a client of remoting
-would have stored, so that either kind of client consumes it.
+Source: SendMessageActivity.buildMessageProperty, GrpcConverter (RocketMQ 5.5.0). The stored record equals that of a
+remoting client, so that clients of both protocols consume it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Names of topics and groups in RPCs: what is checked before anything is looked up. Core.
+"""Validates topic and group names in RPCs before any look-up. Core.
 
 Source: GrpcValidator and TopicValidator (RocketMQ 5.5.0). As there, `resource_namespace` is ignored.
 """

@@ -1,4 +1,6 @@
-"""The RPCs that consume: made together, for they share the messages that the broker renews for its clients."""
+"""Creates the RPCs that consume together, because they share the table of messages whose invisible time the broker
+renews.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from aerobee.broker.send.send_back_service import SendBackService
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PopServices:
-    """What they are made from."""
+    """The services that the consuming RPCs use."""
 
     pops: PopService
     acks: AckService
@@ -26,7 +28,7 @@ class PopServices:
 
 
 def make_renewals(parts: BrokerParts, services: PopServices) -> Renewals:
-    """What renews messages. It ends with the waiting calls of a broker that stops."""
+    """Create the renewal of messages. It ends with the waiting calls of a broker that stops."""
     role, is_served = parts.role, parts.unserved.served(Pop.name)
     renewals = Renewals(
         acks=services.acks, clock=parts.clock, may_write=lambda: role.takes_writes and is_served()

@@ -1,4 +1,4 @@
-"""PullMessage, UpdateOffset, GetOffset and QueryOffset, by the handlers that serve pulls and offsets for remoting.
+"""PullMessage, UpdateOffset, GetOffset and QueryOffset, served by the handlers of remoting's pulls and offsets.
 
 No released client of RocketMQ calls them, and its proxy answers UNIMPLEMENTED. A queue is named as QueryRoute numbers it. The
 stream of a pull is a status, the messages, and the offset to continue at: OK, MESSAGE_NOT_FOUND when the polling time has passed or
@@ -92,7 +92,7 @@ class PullRpcs:
         return pb.UpdateOffsetResponse(status=status())
 
     async def get_offset(self, context: RpcContext, request: pb.GetOffsetRequest) -> pb.GetOffsetResponse:
-        """Where the group continues. Raises RpcRefused, RemoteError."""
+        """The group's committed offset. Raises RpcRefused, RemoteError."""
         group = group_name(request.group)
         topic, queue_id = self._queue(request.message_queue, "QUERY_CONSUMER_OFFSET", context, group)
         ext = {**_offset_fields(group, topic, queue_id), "setZeroIfNotFound": "false"}

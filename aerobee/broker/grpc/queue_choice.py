@@ -1,4 +1,5 @@
-"""The queue of a message with a message group: the same for a group as long as the number of queues is. Core.
+"""Selects the queue of a message with a message group: equal groups get equal queues while the number of queues stays
+the same. Core.
 
 Source: SelectableMessageQueue, Guava's Hashing.consistentHash (RocketMQ 5.5.0): a jump-consistent hash of the group's Java hash.
 """

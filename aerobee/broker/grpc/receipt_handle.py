@@ -1,4 +1,4 @@
-"""Receipt handles of RPCs: a handle of remoting, and behind it where the record begins in the commit log.
+"""Receipt handles of RPCs: remoting's handle, followed by the record's physical offset in the commit log.
 
     start offset | pop time | invisible time | revive queue id | r | broker name | queue id | queue offset | physical offset
 
@@ -19,7 +19,7 @@ CHANGED_MS_MAX = 43_200_000  # maxInvisibleTimeMills
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What a client shows of one message. `physical_offset`: of its record; None in a handle that does not say it."""
+    """A client's receipt for one message. `physical_offset` is its record's offset, None in a handle without it."""
 
     handle: Handle
     physical_offset: int | None

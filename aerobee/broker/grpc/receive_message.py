@@ -1,10 +1,10 @@
-"""ReceiveMessage: a pop with long polling, whose messages leave as one stream.
+"""ReceiveMessage: a pop with long polling, whose messages are sent as one response stream.
 
     found      status OK, the messages, delivery_timestamp, end
     nothing    status MESSAGE_NOT_FOUND, delivery_timestamp, end
 
-The queue of the request counts for nothing, as at RocketMQ's proxy: a pop takes from every queue of the topic. What could not be
-sent comes back in a second. A waiting call costs one object, no task and no future.
+The queue in the request is ignored, as by RocketMQ's proxy: a pop takes from every queue of the topic. Messages that
+could not be sent are redelivered after a second. A waiting call costs one object, no task and no future.
 
 Source: ReceiveMessageActivity, ConsumerProcessor (RocketMQ 5.5.0). Differences: a time to wait that is longer than the deadline
 allows is shortened, where the proxy refuses the call; an unknown client is served with the settings of its group.
@@ -112,7 +112,7 @@ class ReceiveRpc:
         await self._finish(await pop, call)
 
     async def _finish(self, outcome: PopOutcome | None, call: Receiving) -> None:
-        """The task of a call ends it: it has to wait for what comes late."""
+        """The call's task ends the call, because it must wait for deferred answers."""
         if outcome is not None:
             call.deliver(outcome)
         await call.finished()
@@ -166,8 +166,9 @@ class ReceiveRpc:
     def messages(
         self, call: Receiving, outcome: PopOutcome, tags: frozenset[str] | None
     ) -> list[tuple[Receipt, pb.Message]]:
-        """What a pop has for its client, each with its receipt. What the filter's hashes let through by mistake is acknowledged,
-        and what has been tried too often becomes a dead letter."""
+        """The popped messages for the client, each with its receipt. Messages that passed only because of a hash
+        collision of tags are acknowledged; messages with too many attempts become dead letters.
+        """
         taken, want = outcome.taken, outcome.want
         config = self._groups.get(want.group)
         tries_max = -1 if config is None else config.retry_max_times
@@ -227,13 +228,13 @@ class ReceiveRpc:
         self._acknowledge(call, receipt)
 
     def sent(self, call: Receiving, receipts: list[Receipt]) -> None:
-        """The client has its messages."""
+        """The messages were sent to the client: start their renewal if the call requests it."""
         if call.renews:
             for receipt in receipts:
                 self._renewals.add(call.group, call.client, call.caller.address, call.topic, receipt)
 
     def give_back(self, call: Receiving, receipts: list[Receipt]) -> None:
-        """The client did not get these messages."""
+        """The messages could not be sent to the client: redeliver them soon."""
         for receipt in receipts:
             self._renewals.give_back(call.group, call.topic, receipt)
 
@@ -291,7 +292,7 @@ class Receiving:
 
     @property
     def client(self) -> Client:
-        """Who made the call."""
+        """The client that made the call."""
         return self._context.client
 
     # --- PopCall
@@ -403,7 +404,7 @@ def _filter(expression: pb.FilterExpression) -> tuple[str, str]:
 
 
 def _wanted_tags(expression: pb.FilterExpression) -> frozenset[str] | None:
-    """The tags that the client wants; None: every message."""
+    """The tags in the client's filter; None: every message."""
     if expression.type == pb.SQL or expression.expression in ("", "*"):
         return None
     return frozenset(parse_tags(expression.expression)) or None

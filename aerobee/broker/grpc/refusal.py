@@ -1,4 +1,4 @@
-"""Refusals of RPCs: the codes of apache.rocketmq.v2 and which of the broker's refusals has which. Core.
+"""Refusals of RPCs: maps the broker's refusals to the codes of apache.rocketmq.v2. Core.
 
 Source: ResponseBuilder and GrpcProxyException (RocketMQ 5.5.0).
 """
@@ -51,7 +51,7 @@ _SAFETIES: Mapping[Safety, pb.Code] = {
 
 
 class RpcRefused(Exception):
-    """An RPC, or a part of one, that is answered with another code than OK."""
+    """An RPC, or a part of one, is answered with a code other than OK."""
 
     def __init__(self, code: pb.Code, message: str) -> None:
         super().__init__(message)
@@ -70,12 +70,12 @@ def code_of(remoting_code: int) -> pb.Code:
 
 
 def safety_status(safety: Safety, text: str) -> pb.Status:
-    """The status that answers what is stored, by how safe it is."""
+    """The status for a stored message, by its durability."""
     return status() if safety is Safety.SAFE else status(_SAFETIES[safety], text)
 
 
 def status_of(error: Exception) -> pb.Status:
-    """The status that says what was refused, or that an internal error happened."""
+    """The status for a refusal, or for an internal error."""
     if isinstance(error, RpcRefused):
         return status(error.code, error.message)
     if isinstance(error, Refused):

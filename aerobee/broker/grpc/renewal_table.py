@@ -30,7 +30,7 @@ Key = tuple[str, str]  # group, text of the first receipt handle
 
 
 class Action(Enum):
-    """What is due for one message."""
+    """The action that is due for one message."""
 
     RENEW = auto()
     GIVE_BACK = auto()  # its client is gone, or has had it for RENEW_MAX_MS
@@ -38,7 +38,7 @@ class Action(Enum):
 
 @dataclass(slots=True, eq=False)
 class Renewed:
-    """One message that is renewed. `receipt` is the one in force."""
+    """One message under renewal. `receipt` is the currently valid one."""
 
     key: Key
     client: Client
@@ -67,7 +67,7 @@ class Renewed:
 
 
 class RenewalTable:
-    """Those of one broker. Belongs to its event loop."""
+    """The messages under renewal at one broker. Belongs to its event loop."""
 
     def __init__(self) -> None:
         self._by_key: dict[Key, Renewed] = {}
@@ -96,7 +96,7 @@ class RenewalTable:
         return self._by_key.get((group, text))
 
     def remove(self, renewed: Renewed) -> None:
-        """It is acknowledged, or its client has decided otherwise."""
+        """Remove a message that was acknowledged, or whose invisible time the client changed."""
         if self._by_key.get(renewed.key) is not renewed:
             return
         renewed.is_kept = False
@@ -113,7 +113,7 @@ class RenewalTable:
             self._seen_ms[client] = now_ms
 
     def leave(self, client: Client, group: str | None = None) -> list[Renewed]:
-        """A client ends: return its messages, of one group or all, which are renewed no longer."""
+        """A client left: remove its messages, of one group or all, and return them."""
         found = [
             renewed
             for renewed in self._of_client.get(client, {}).values()
@@ -124,7 +124,7 @@ class RenewalTable:
         return found
 
     def due(self, now_ms: int) -> list[tuple[Renewed, Action]]:
-        """What has to be done now; each is to be given to renewed(), failed() or remove() next."""
+        """The due actions. The caller passes each message to renewed(), failed() or remove() next."""
         found: list[tuple[Renewed, Action]] = []
         while self._due and self._due[0][0] <= now_ms:
             renewed = heapq.heappop(self._due)[2]
@@ -136,18 +136,18 @@ class RenewalTable:
             elif renewed.renew_ms <= now_ms:
                 found.append((renewed, Action.RENEW))
             else:
-                self._push(renewed)  # its client has been seen meanwhile
+                self._push(renewed)  # its client has made a call since
         return found
 
     def renewed(self, renewed: Renewed, receipt: Receipt) -> None:
-        """It has this receipt from now on."""
+        """A renewal succeeded: store the message's new receipt."""
         renewed.receipt = receipt
         renewed.renewal_count += 1
         renewed.failure_count = 0
         self._push(renewed)
 
     def failed(self, renewed: Renewed, retry_ms: int) -> None:
-        """It could not be renewed: try again at `retry_ms`, FAILURES_MAX times."""
+        """A renewal failed: retry at `retry_ms`, at most FAILURES_MAX times."""
         renewed.failure_count += 1
         if renewed.failure_count >= FAILURES_MAX:
             self.remove(renewed)

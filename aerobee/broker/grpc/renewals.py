@@ -1,4 +1,6 @@
-"""Renews what RenewalTable says, in time, and gives back what clients no longer have."""
+"""Renews the invisible time of messages when RenewalTable says so, and makes messages of departed clients visible
+again.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,12 @@ WAIT_S_MIN = 0.05
 
 
 class Renewals:
-    """Belongs to the event loop."""
+    """Executes the actions of a RenewalTable. Belongs to the event loop."""
 
     def __init__(self, *, acks: AckService, clock: Clock, may_write: Callable[[], bool]) -> None:
-        """`may_write`: whether this broker serves POP now. While it does not, what it handed out is forgotten: its messages come back
-        at the broker that serves POP."""
+        """`may_write`: whether this broker serves POP now. While it does not, Renewals forgets the delivered messages:
+        the broker that serves POP redelivers them.
+        """
         self._acks = acks
         self._may_write = may_write
         self._clock = clock
@@ -33,21 +36,23 @@ class Renewals:
         self._armed_ms = 0
 
     def add(self, group: str, client: Client, address: str, topic: str, receipt: Receipt) -> None:
-        """Renew a message that a client was given, until find() and remove(), or until the client is gone."""
+        """Renew a delivered message until the table removes it (acknowledged, or its client is gone)."""
         self.table.add(group, client, address, topic, receipt, self._clock.now_ms())
         self._arm()
 
     def seen(self, client: Client) -> None:
-        """A client has made a call, so it is there."""
+        """Record that a client has made a call, and is alive."""
         self.table.seen(client, self._clock.now_ms())
 
     def client_left(self, client: Client, group: str | None = None) -> None:
-        """A client ends, or its part in one group: what it has not acknowledged comes back to the group soon."""
+        """A client left, or left one group: its unacknowledged messages are redelivered to the group in
+        GIVE_BACK_MS.
+        """
         for renewed in self.table.leave(client, group):
             self.give_back(renewed.group, renewed.topic, renewed.receipt)
 
     def give_back(self, group: str, topic: str, receipt: Receipt) -> None:
-        """Have a message that no client got, or has any more, come back in GIVE_BACK_MS, with the attempts that it has."""
+        """Redeliver, in GIVE_BACK_MS, a message that no client holds. Its number of attempts does not change."""
         handle = receipt.handle
         change = ChangeRequest(
             group, topic, handle.queue_id, handle.queue_offset, handle, GIVE_BACK_MS, suspend=True
@@ -58,7 +63,7 @@ class Renewals:
             log.info("message %s of %s comes back when its invisible time ends: %s", receipt, group, error)
 
     def stop(self) -> None:
-        """Renew nothing any more."""
+        """Stop renewing."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,6 +1,6 @@
-"""RPCs that the broker's handlers serve as requests of remoting: made here, guarded and answered like any other.
+"""Converts RPCs to remoting requests for the broker's handlers, with the same access control and replies.
 
-Checks, counts, audit and deferred answers are those of remoting, whichever protocol a client speaks.
+Checks, counters, audit and deferred replies are therefore those of remoting.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def language_of(metadata: Mapping[str, str]) -> int:
 
 
 class BrokerRequests:
-    """Serves requests by the broker's dispatch."""
+    """Sends requests through the broker's dispatch."""
 
     def __init__(self, handlers: Mapping[int, Handler], access: RpcAccess) -> None:
         self._handlers = handlers

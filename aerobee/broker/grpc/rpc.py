@@ -1,4 +1,4 @@
-"""What an RPC is: its name, the classes of its messages, and the function that serves it."""
+"""Definition of an RPC: its name, its message classes, and the function that serves it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REQUEST_BYTES_MAX = 2 * MIB  # 1,000 acknowledgements take half of it
 
 @dataclass(slots=True)
 class RpcContext:
-    """Who made an RPC and until when an answer is of use. `deadline` in monotonic seconds; None: there is none.
+    """Caller and deadline of an RPC. `deadline` in monotonic seconds, None without one.
 
     `own_host_port` is the address at which the connection was accepted.
     """
@@ -60,7 +60,7 @@ class ResponseStream(Protocol):
         ...
 
     async def send(self, response: Any) -> None:
-        """Send one response; returns when the next one may be sent. Nothing for a call that has ended."""
+        """Send one response; returns when the next one may be sent. Does nothing after the call has ended."""
         ...
 
     def push(self, response: Any) -> None:
@@ -77,7 +77,7 @@ class ResponseStream(Protocol):
 
 
 class RequestReceiver(Protocol):
-    """What takes the requests of a call that streams both ways.
+    """Receives the requests of a bidirectional call.
 
     A protocol, because telemetry.py, which receives them, lies above.
     """
@@ -96,7 +96,8 @@ class RequestReceiver(Protocol):
 
 
 Unary = Callable[[RpcContext, Any], Any | Awaitable[Any]]  # returns the response
-# What it returns is awaited and ends the call; with None the service ends the call itself, later, and costs no task until then.
+# The call awaits an awaitable result, and then ends. With None the service ends the call later itself, and
+# needs no task until then.
 Streaming = Callable[[RpcContext, Any, ResponseStream], Awaitable[None] | None]
 Bidirectional = Callable[[RpcContext, ResponseStream], RequestReceiver]
 

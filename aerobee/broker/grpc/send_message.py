@@ -46,7 +46,7 @@ _CODES = {
 
 
 class SendRpc:
-    """Serves SendMessage. A plain call, unless an answer has to wait for the disk or for replicas."""
+    """Serves SendMessage. A plain call, unless the reply must wait for the disk or for replicas."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class SendRpc:
         return found
 
     def _check_access(self, context: RpcContext, header: SendHeader) -> None:
-        """What the message's topic needs, and the LMQs that it names."""
+        """Check permissions for the message's topic and for the LMQs that it names."""
         ext = {"b": header.topic}
         if MULTI_DISPATCH in header.properties:
             ext["i"] = encode_properties(header.properties)

@@ -1,4 +1,5 @@
-"""One connection that speaks gRPC: moves bytes between it and the HTTP/2 core, and runs what serves its calls.
+"""One connection that speaks gRPC: moves bytes between it and the HTTP/2 core, and runs the functions that serve its
+calls.
 
 What always holds: each call that has started is answered or ended, exactly once; a service whose call has ended is
 cancelled; requests whose services wait hold at most HELD_BYTES_MAX, beyond it nothing is read; requests that have come and whose
@@ -250,7 +251,7 @@ class GrpcSession:
 
 
 class _Running:
-    """One call and what serves it. Is the ResponseStream of that."""
+    """One call and the task that serves it; it is that task's ResponseStream."""
 
     # fmt: off
     __slots__ = (
@@ -310,7 +311,7 @@ class _Running:
         elif self._request is None:
             self._session.finish(self.call, GrpcStatus.UNIMPLEMENTED, "the call has no request")
         else:
-            data, self._request = self._request, b""  # a waiting call keeps what it needs of it
+            data, self._request = self._request, b""  # a pending call keeps the parts that it needs
             self._serve(data)
 
     def on_writable(self) -> None:
@@ -418,7 +419,7 @@ class _Running:
         self._session.finish(self.call)
 
     def _refuse(self, error: Exception) -> None:
-        """Answer with what is wrong: by the status of gRPC for a broken call, else by that of a response."""
+        """Answer with the error: as gRPC status for a broken call, else as status of a response."""
         if isinstance(error, CallError):
             self._session.finish(self.call, error.status, error.message)
             return

@@ -36,7 +36,7 @@ FAILED = "process client telemetryCommand failed. "
 
 
 class Telemetry:
-    """Opens the streams."""
+    """Opens the Telemetry streams of clients."""
 
     def __init__(
         self,
@@ -63,7 +63,9 @@ class Telemetry:
         return TelemetryStream(self, context, stream, client)
 
     async def apply(self, context: RpcContext, client: GrpcClient, settings: pb.Settings) -> pb.Settings:
-        """Register the client with these settings; return what to answer. Raises RpcRefused, AerobeeError."""
+        """Register the client with these settings; return the settings to answer with. Raises RpcRefused,
+        AerobeeError.
+        """
         heartbeat = heartbeat_of(client.client_id, settings, self._clock.now_ms())
         for producer in heartbeat.producer_data_set:
             asked = RemotingCommand(RequestCode.SEND_MESSAGE_V2, {"b": producer.group_name})

@@ -1,4 +1,4 @@
-"""Times in protobuf's form and in milliseconds. Core.
+"""Converts times between protobuf's form and milliseconds. Core.
 
 Computed from seconds and nanoseconds by hand: what clients send may lie outside the range for which protobuf's own conversions
 work (the official Python client 5.1.2 writes a delivery time's milliseconds into the seconds).

@@ -1,4 +1,4 @@
-"""EndTransaction and RecallMessage, by the handlers that serve them for remoting.
+"""EndTransaction and RecallMessage, served by the handlers of remoting.
 
 The producer group of a transaction is its topic. RocketMQ's proxy remembers where a half message lies for 30 s, and refuses a decision
 that comes later; here the broker's table of open transactions finds it for as long as it is open.
@@ -78,7 +78,7 @@ class TransactionRpcs:
         return pb.EndTransactionResponse(status=status())
 
     async def recall(self, context: RpcContext, request: pb.RecallMessageRequest) -> pb.RecallMessageResponse:
-        """Take back a message that waits for its time. Raises RpcRefused, RemoteError."""
+        """Recall a timer message that is not delivered yet. Raises RpcRefused, RemoteError."""
         name = topic_name(request.topic)
         asked = RemotingCommand(RequestCode.RECALL_MESSAGE, {"topic": name})
         self._access.check(context.peer, context.metadata, asked)

@@ -385,7 +385,7 @@ class Registration:
             link.register_now()
 
     async def settled(self, timeout_s: float = 3.0) -> None:
-        """Wait until all changes so far have been sent to each nameserver that answers."""
+        """Wait until all changes so far were sent to every reachable nameserver."""
         waiters = [link.settled() for link in self._links.values() if not link.failure]
         if waiters:
             await asyncio.wait(waiters, timeout=timeout_s)

@@ -1,4 +1,4 @@
-"""A topic table in parts that each fit a request of registration. Core.
+"""Splits a topic table into parts that each fit one registration request. Core.
 
 Follows enableSplitRegistration and splitRegistrationSize (RocketMQ): each part is a separate registration, with a
 separate data version, because a NameServer ignores topics with a known version. Here a table is split whether that is

@@ -26,7 +26,7 @@ class Block(Generic[Item]):
 
 
 class ItemBlocks(Generic[Item]):
-    """The blocks of one table: as many as its items ever filled."""
+    """The blocks of one table. Their number never shrinks."""
 
     def __init__(self) -> None:
         self._blocks: list[Block[Item]] = []

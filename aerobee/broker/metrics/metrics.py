@@ -56,7 +56,7 @@ class Kind(Enum):
 
 
 class Latency:
-    """Durations in buckets: cumulative for ever, and percentiles of the last one to two minutes.
+    """Durations in buckets: cumulative since the start, and percentiles of the last one to two minutes.
 
     add() is cheap enough for every burst of the fast path: a short duration only increments one of many equal steps,
     which are sorted into the buckets at a read.
@@ -158,7 +158,7 @@ def upper_end_s(bucket: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Records: how many, their bytes, and how many are larger than each of SIZE_ENDS and no larger than the next."""
+    """Record sizes: number of records, total bytes, and a histogram whose bucket bounds are SIZE_ENDS."""
 
     count: int
     sum: int
@@ -202,9 +202,9 @@ Read = Callable[[], Iterable[tuple[Labels, Value]]]
 
 @dataclass(frozen=True, slots=True)
 class SampleBlock:
-    """Some samples of a metric: `labels` and `values` contain one entry per sample. `place` is the number of the block.
+    """Some samples of a metric: `labels` and `values` contain one entry per sample. `key` identifies the block.
 
-    The samples are the same as long as `token` is, their labels as long as `labels_token` is.
+    The samples do not change while `token` stays equal; their labels do not change while `labels_token` stays equal.
     """
 
     key: Hashable

@@ -68,7 +68,7 @@ SNDBCK_PUT_NUMS = "SNDBCK_PUT_NUMS"
 
 @dataclass(slots=True)
 class Counter:
-    """Totals since the broker started: messages, their bytes, and how many additions that were."""
+    """Totals since the broker started: messages, their bytes, and the number of additions."""
 
     count: int = 0
     size: int = 0
@@ -87,7 +87,7 @@ class Counter:
 
 @dataclass(frozen=True, slots=True)
 class WindowStats:
-    """One window of an item: `sum` in it, `tps` sum a second, `average` sum by addition."""
+    """One window of an item: `sum` of the window, `tps` the sum per second, `average` the sum per addition."""
 
     sum: int = 0
     tps: float = 0.0
@@ -187,8 +187,9 @@ class BrokerStats:
     def topic_put(
         self, topic: str, count: int, size: int, times: int = 0, larger: Sequence[int] | None = None
     ) -> None:
-        """`count` messages of `size` bytes in all were stored, by `times` requests (0: one each). `larger`: as larger_of() says,
-        empty for none, None for a message whose size is `size`."""
+        """Record that `times` requests (0: one per message) stored `count` messages of `size` bytes in total. `larger`:
+        the result of larger_of(), empty for none, None for one message of `size` bytes.
+        """
         item = self._put_items.get(topic)
         if item is None:
             item = self._new_item(self._put_items, topic, blocks=self._put_blocks)
@@ -206,7 +207,7 @@ class BrokerStats:
             counter.note_larger(larger_of((size,)) if larger is None else larger)
 
     def group_get(self, group: str, topic: str, count: int, size: int, pulls: int = 1) -> None:
-        """Pulls of the group were answered with `count` messages of `size` bytes in all."""
+        """Count `count` messages of `size` bytes in total, delivered to pulls of the group."""
         key = f"{topic}@{group}"
         item = self._get_items.get(key)
         if item is None:
@@ -232,7 +233,7 @@ class BrokerStats:
             self.count_totals(*take_totals())
 
     def count_totals(self, stored: Sequence[Stored], handed_out: Sequence[HandedOut]) -> None:
-        """Count totals of messages that were stored and handed out."""
+        """Add totals of stored and delivered messages."""
         for topic, count, size, requests, larger in stored:
             self.topic_put(topic, count, size, requests, larger)
         for whom, count, size, pulls in handed_out:

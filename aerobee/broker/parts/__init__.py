@@ -1,1 +1,1 @@
-"""The shared parts of a broker, as one object from which handlers and features are made."""
+"""The shared parts of a broker, as one object from which handlers and features are created."""

@@ -93,7 +93,7 @@ class BrokerParts:
         Callable[[Mapping[str, str]], Awaitable[None]] | None
     )  # into the configuration file, where there is one
     spawn: Callable[[Coroutine[Any, Any, None]], None]  # a task that ends with the broker
-    make_pop_records: MakePopRecords | None = None  # natively, where that can be had
+    make_pop_records: MakePopRecords | None = None  # the native writer, where available
     may_send: MaySend = any_client_may_send  # access control
     records: RecordAccess = field(
         default_factory=RecordAccess

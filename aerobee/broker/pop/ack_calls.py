@@ -43,7 +43,7 @@ class _Target(NamedTuple):
 
 
 class AckCalls:
-    """Handlers of the three, and what serves ordinary acknowledgements before them."""
+    """Handlers of the three requests, and the fast path hooks for ordinary acknowledgements."""
 
     def __init__(
         self, *, service: AckService, engine: PopEngine, checks: PopChecks, ack: AckPolicy, broker_name: str

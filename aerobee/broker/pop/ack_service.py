@@ -1,4 +1,5 @@
-"""Acknowledging and putting off what pops handed out, whatever the protocol (AckMessageProcessor, ChangeInvisibleTimeProcessor).
+"""Acknowledges popped messages and changes their invisible time, independent of the protocol (AckMessageProcessor,
+ChangeInvisibleTimeProcessor).
 
 Acknowledgements of one pass of the event loop are written together: those of one check point share one record, all records
 are one append. Their results come after it; where the disk or replicas are waited for, an answer may leave when the log is safe up to
@@ -35,7 +36,9 @@ HANDLE_AHEAD_MS_MAX = 2 * INVISIBLE_MS_MAX  # of a handle's end: with space for 
 
 @dataclass(slots=True)
 class AckRequest:
-    """One message that a group has consumed. `topic`: the one subscribed to, or the retry topic that the message lies in."""
+    """Acknowledgement of one message by a group. `topic` is the subscribed topic, or the retry topic that stores the
+    message.
+    """
 
     group: str
     topic: str
@@ -46,7 +49,7 @@ class AckRequest:
 
 @dataclass(slots=True)
 class BatchAckRequest:
-    """Messages of one handle of a group. `handle.queue_offset` counts for nothing."""
+    """Acknowledgement of several messages of one handle by a group. `handle.queue_offset` is ignored."""
 
     group: str
     topic: str
@@ -56,7 +59,7 @@ class BatchAckRequest:
 
 @dataclass(slots=True)
 class ChangeRequest:
-    """Have a message stay invisible for `invisible_ms` from now on; 0: it comes back immediately.
+    """Request to keep a message invisible for `invisible_ms` from now on; 0 redelivers it immediately.
 
     `suspend`: it comes back with the number of deliveries it has, not with one more.
     """
@@ -71,14 +74,15 @@ class ChangeRequest:
 
 
 class Changed(NamedTuple):
-    """The handle to use from now on, which replaces the one before; `end`: as Written."""
+    """The handle that replaces the previous one; `end` as in Written."""
 
     handle: Handle
     end: int
 
 
 class Written(NamedTuple):
-    """What became of the acknowledgements of one pass: in the log, safe when it is safe up to `end` (0: nothing was written).
+    """Outcome of the acknowledgements of one pass. They are safe when the log is safe up to `end` (0: nothing was
+    written).
 
     `error`: they could not be written, and the messages are handed out again.
     """
@@ -89,14 +93,16 @@ class Written(NamedTuple):
 
 @dataclass(slots=True)
 class _Open:
-    """Acknowledgements of one check point that are not written yet."""
+    """Unwritten acknowledgements of one check point."""
 
     handle: Handle
     offsets: set[int] = field(default_factory=set)
 
 
 class AckService:
-    """Notes what groups have consumed. Plain functions; results of what is written come at the end of the pass."""
+    """Records acknowledgements of groups. Its functions return immediately; the results of writes follow at the end of
+    the pass.
+    """
 
     def __init__(
         self,
@@ -110,7 +116,7 @@ class AckService:
         broker_name: str,
         call_soon: Callable[[Callable[[], None]], object],
     ) -> None:
-        """`wake(topic, group, queue id)` has those that wait for an ordered queue look at it again."""
+        """`wake(topic, group, queue id)` lets pending pops of an ordered queue try again."""
         self._engine = engine
         self._store = store
         self._offsets = offsets
@@ -125,7 +131,7 @@ class AckService:
         self.ack_count = 0
 
     def acknowledge(self, asked: AckRequest) -> bool:
-        """Note that a message is consumed. True: it is written at the end of this pass, and when_written() says what came of
+        """Acknowledge a message. True: it is written at the end of this pass, and when_written() says what came of
         it. False: it needs no record, and is done. Raises Refused."""
         topic, offset = self._message_of(asked.group, asked.topic, asked.queue_id, asked.offset, asked.handle)
         if asked.handle.is_ordered:
@@ -179,7 +185,7 @@ class AckService:
         return Changed(changed, end)
 
     def when_written(self, callback: Callable[[Written], None]) -> None:
-        """Call back when what this pass of the event loop acknowledged is written, at its end."""
+        """Call back at the end of this event loop iteration, when its acknowledgements are written."""
         self._at_end.append(callback)
         if not self._is_due:
             self._is_due = True
@@ -274,7 +280,9 @@ class AckService:
     # --- writing
 
     def _acknowledge(self, topic: str, group: str, handle: Handle, offset: int) -> bool:
-        """Note an acknowledgement to be written in this pass. False: it is known, nothing is to be written."""
+        """Add an acknowledgement to those that this pass writes. False: it is known already and is not written
+        again.
+        """
         key = (topic, group, handle.queue_id, handle.start_offset, handle.pop_time)
         waiting = self._open.get(key)
         if waiting is not None and offset in waiting.offsets:
@@ -289,7 +297,7 @@ class AckService:
         return True
 
     def _write(self) -> None:
-        """Write what this pass of the event loop acknowledged, then tell who waits for it."""
+        """Write the acknowledgements of this event loop iteration, then call the waiting callbacks."""
         self._is_due = False
         opened, self._open = self._open, {}
         waiting, self._at_end = self._at_end, []
@@ -300,7 +308,7 @@ class AckService:
             except Exception:
                 log.exception(
                     "an acknowledgement was written, but not answered"
-                )  # the others are, all the same
+                )  # the loop still answers the others
 
     def _written(self, opened: dict[CheckPointKey, _Open]) -> Written:
         acks = [

@@ -1,4 +1,4 @@
-"""What every POP request is checked for before it is served, whatever the protocol."""
+"""Checks that every POP request must pass, independent of the protocol."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class PopChecks:
         return group, topic
 
     def require_master(self) -> None:
-        """Raise Refused at a broker that hands nothing out."""
+        """Raise Refused at a broker that delivers no messages."""
         if not self._role.serves_group:
             raise Refused(
                 Reason.NOT_MASTER,
@@ -139,7 +139,7 @@ class PopChecks:
         return topic
 
     def queue(self, topic: TopicConfig, queue_id: int, reason: Reason) -> None:
-        """Raise Refused unless the topic has that queue; -1 stands for any."""
+        """Raise Refused unless the topic has that queue; -1 means any queue."""
         if queue_id != ANY_QUEUE and not 0 <= queue_id < topic.read_queue_nums:
             raise Refused(
                 reason,

@@ -59,9 +59,10 @@ _MOVED = frozenset(
 
 @dataclass(slots=True, kw_only=True)
 class PopWant:
-    """A pop after its checks. `queue_count` are the topic's readable queues; `retries` its retry topics as ((topic, r,
-    readable queues), ...), none for an ordered pop. `young_from_zero`: a new group that starts at the end receives a
-    queue's messages if its first one is still in memory (initPopOffsetByCheckMsgInMem)."""
+    """A pop after its checks. `queue_count` is the topic's number of readable queues; `retries` its retry topics as
+    ((topic, r, readable queues), ...), empty for an ordered pop. `young_from_zero`: a new group that starts at the end
+    receives a queue's messages if its first one is still in memory (initPopOffsetByCheckMsgInMem).
+    """
 
     topic: str
     group: str
@@ -158,7 +159,9 @@ class PopEngine:
         return False
 
     def free_at(self, want: PopWant, now_ms: int) -> int:
-        """When the first queue that an ordered pop would look at is free of another attempt's block, ms; 0: none is held."""
+        """Time, ms, at which the first queue of an ordered pop is no longer blocked by another attempt; 0: no queue is
+        blocked.
+        """
         if not want.ordered:
             return 0
         ends = [
@@ -527,7 +530,7 @@ def queue_offsets(body: bytes) -> tuple[int, ...]:
 
 @lru_cache(maxsize=256)
 def _alike(count: int, size: int) -> struct.Struct:
-    """Of records of one size: their sizes and queue offsets in turn."""
+    """Sizes and queue offsets, alternating, of records of one size."""
     return struct.Struct(">" + f"{_SIZE_AND_QUEUE_OFFSET}{size - field_end('queue_offset')}x" * count)
 
 

@@ -12,7 +12,7 @@ from aerobee.remoting.peer import Peer
 
 
 class PopFastPath:
-    """fastpath.pop.PopHooks. While POP is not served, the handlers refuse."""
+    """fastpath.pop.PopHooks. While POP is not served, it leaves all requests to the handlers, which refuse them."""
 
     def __init__(self, *, pops: PopCalls, acks: AckCalls, is_served: Callable[[], bool]) -> None:
         self._pop, self._ack = pops.pop_fast, acks.ack_fast

@@ -23,7 +23,7 @@ ENTRIES_MAX = (
     500_000  # at the limit further check points are not recorded: they pass through the revive topic
 )
 ENTRIES_PER_STEP = 1_024
-MEMORY_MS = 60_000  # how long ended check points are kept
+MEMORY_MS = 60_000  # time for which ended check points are kept
 
 
 class State(Enum):
@@ -49,7 +49,7 @@ class InFlightTable:
         self._ends: list[tuple[int, CheckPointKey]] = []
         self._counts: Counter[tuple[str, str]] = Counter()  # (topic, group) -> messages in state OUT
         self.known_since_ms = (
-            0  # a check point that was popped since then and is missing here ended long ago, or never existed
+            0  # a check point with a later pop time that is missing here has ended, or never existed
         )
 
     def __len__(self) -> int:
@@ -65,7 +65,7 @@ class InFlightTable:
         return self._counts[(topic, group)]
 
     def add(self, point: CheckPoint, consumer: str) -> None:
-        """A check point was written: `consumer` has its messages now. Not recorded beyond ENTRIES_MAX."""
+        """Add a written check point, whose messages `consumer` received. Not recorded beyond ENTRIES_MAX."""
         if len(self._entries) >= ENTRIES_MAX:
             self.known_since_ms = max(self.known_since_ms, point.pop_time + 1)
             return

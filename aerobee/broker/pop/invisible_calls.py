@@ -25,7 +25,7 @@ COUNT_MAX = 1_000
 
 
 class InvisibleCalls:
-    """The handler."""
+    """The handler of AEROBEE_LIST_POPS."""
 
     def __init__(self, *, engine: PopEngine, consumers: ConsumerRegistry, clock: Clock) -> None:
         self._engine = engine

@@ -69,7 +69,7 @@ class MergeBuffer:
         return self.keep(point, revive_queue_id, next_offset, now_ms)
 
     def keep(self, point: CheckPoint, revive_queue_id: int, next_offset: int, now_ms: int) -> bool:
-        """As add(), without a look at bounds; always True."""
+        """Like add(), but without the check of bounds; always True."""
         entry = _Buffered(point, revive_queue_id, next_offset, now_ms)
         self._entries[point.key] = entry
         self._queues.setdefault((point.topic, point.group, point.queue_id), deque()).append(entry)
@@ -89,7 +89,7 @@ class MergeBuffer:
         return entry is not None and entry.point is not None and entry.point.ack(offset)
 
     def holds(self, key: CheckPointKey) -> bool:
-        """Whether the check point is only here."""
+        """Whether the check point is only in this buffer."""
         return key in self._entries
 
     def scan(self, now_ms: int, *, everything: bool = False) -> BufferActions:

@@ -1,4 +1,5 @@
-"""NOTIFICATION 200054 (is there anything to pop? waits for it) and POLLING_INFO 200055 (how many wait) by remoting.
+"""NOTIFICATION 200054 (waits until a group has a message to pop) and POLLING_INFO 200055 (number of pending requests)
+by remoting.
 
 Source: NotificationProcessor, PollingInfoProcessor (RocketMQ). A proxy asks these on behalf of its clients. The
 wait counts from the arrival at the broker: bornTime, which some leave out and which a wrong clock makes useless, is not read.
@@ -16,7 +17,7 @@ from aerobee.remoting.peer import Handler, Peer, Reply
 
 
 class NotificationCalls:
-    """Handlers of both: requests in, outcomes of NotificationService out."""
+    """Handlers of both requests: decode them, and encode the outcomes of NotificationService."""
 
     def __init__(self, service: NotificationService) -> None:
         self._service = service
@@ -53,7 +54,7 @@ class NotificationCalls:
 
 
 class _Call(HeldRequest):
-    """A notification's request while it waits."""
+    """A pending NOTIFICATION request."""
 
     __slots__ = ()
 

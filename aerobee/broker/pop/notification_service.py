@@ -1,4 +1,4 @@
-"""Whether a group has anything to pop, whatever the protocol (NotificationProcessor): waits for it, and takes nothing.
+"""Waits until a group has a message to pop, without popping it; independent of the protocol (NotificationProcessor).
 
 An ordered group whose queues are all held by other attempts has nothing to pop until one of them is free.
 """
@@ -19,7 +19,9 @@ from aerobee.remoting.protocol import ANY_QUEUE, HOLD_MS_MAX
 
 @dataclass(slots=True, kw_only=True)
 class NotificationRequest:
-    """What is requested. `poll_ms`: how long to wait, from its arrival on. `may_wait` False: no client waits for the answer."""
+    """One request. `poll_ms`: maximum wait since its arrival. `may_wait` False: answer immediately, because no client
+    waits.
+    """
 
     group: str
     topic: str
@@ -31,7 +33,9 @@ class NotificationRequest:
 
 
 class Notice(NamedTuple):
-    """`is_full`: there is no message now, and the call cannot wait."""
+    """Result of notify(). `is_full`: there is no message, and the call cannot wait, because the bound on pending calls
+    is reached.
+    """
 
     has_message: bool
     is_full: bool = False
@@ -46,7 +50,7 @@ class NotificationCall(HeldCall, Protocol):
 
 
 class NotificationService:
-    """Belongs to the event loop."""
+    """Serves notifications. Belongs to the event loop."""
 
     def __init__(
         self,

@@ -43,7 +43,7 @@ class QueueWatch(Protocol):
 
 
 class HeldCall(Protocol):
-    """One call of a service, of any protocol, while it waits: a late answer is given to it."""
+    """One pending call of a service, of any protocol. It receives the deferred answer."""
 
     @property
     def caller(self) -> Caller:
@@ -239,7 +239,7 @@ class PendingPops:
                     return
 
     def drop(self, call: HeldCall) -> None:
-        """Its caller no longer waits for this call: forget it. One that does not wait here is passed over."""
+        """Its caller no longer waits for this call: forget it. Ignores a call that is not pending here."""
         for pending in self._connections.get(call.caller, ()):
             if pending.call is call:
                 self._forget(pending)

@@ -1,4 +1,4 @@
-"""POP_MESSAGE 200050 and PEEK_MESSAGE 200052 by remoting: requests in, outcomes of PopService out.
+"""POP_MESSAGE 200050 and PEEK_MESSAGE 200052 by remoting: decodes requests, and encodes outcomes of PopService.
 
 A pop that finds nothing is answered POLLING_TIMEOUT (210). With sync flush the answer waits until its check points are on the
 disk: what is handed out is never lost.
@@ -61,7 +61,7 @@ def parse_pop(request: RemotingCommand, *, with_times: bool = True) -> PopReques
 
 
 class PopCalls:
-    """Handlers of both, and what serves ordinary pops before them."""
+    """Handlers of both requests, and the fast path hook for ordinary pops."""
 
     def __init__(
         self, *, service: PopService, engine: PopEngine, store: MessageStore, ack: AckPolicy, clock: Clock
@@ -237,7 +237,7 @@ def order_count_info(taken: Taken) -> str:
 
 
 class _Call(HeldRequest):
-    """A pop's request while it is served."""
+    """One POP_MESSAGE request while PopService serves it."""
 
     __slots__ = ("_calls",)
 

@@ -63,7 +63,7 @@ class DueDeliveries(Protocol):
 
 
 class Pop(Feature):
-    """POP at one broker."""
+    """The POP feature of one broker."""
 
     name = "pop"
     needs = ("timer",)  # it delivers check points when they are due
@@ -308,7 +308,8 @@ class Pop(Feature):
     def resign(self) -> None:
         self.stop()
         self._forget()
-        # Their clients hear that this is a slave, and go to the next master.
+        # The pending calls are refused with the reason that this broker is a slave; their clients go to the
+        # next master.
         self.waiting.release_all()
         self.notified.release_all()
 

@@ -59,8 +59,9 @@ def recover_pops(
 def recovering_pops(
     store: MessageStore, *, revive_topic: str, offsets: ConsumerOffsets, in_flight: InFlightTable
 ) -> Generator[Piece | None, None, int]:
-    """As recover_pops(), in steps of some milliseconds: each yields what the next step reads. Nothing is popped or acknowledged
-    meanwhile."""
+    """As recover_pops(), in steps of some milliseconds: each yields what the next step reads. Until it ends the broker
+    serves no pop and no acknowledgement.
+    """
     queues = [(WHEEL_TIMER_TOPIC, 0), *((revive_topic, queue_id) for queue_id in range(REVIVE_QUEUES))]
     since_ms = max(
         store.last_store_timestamp - WINDOW_MS,
@@ -142,8 +143,8 @@ def _written_at(record: Record) -> int:
 
 def _is_deliverable(record: Record, revive_topic: str) -> bool:
     """Whether the timer will deliver this record to the revive topic. A record's checksum covers only its body, so a
-    record whose properties a power loss damaged decodes but is never delivered. The reply of its pop was never sent,
-    and without it the group's offset stays before those messages.
+    record whose properties a power loss damaged decodes but is never delivered. In that case the reply of the record's
+    pop was never sent, and the group's offset stays before the popped messages.
     """
     properties = record.properties
     if properties.get("REAL_TOPIC") != revive_topic:

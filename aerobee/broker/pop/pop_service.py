@@ -1,4 +1,5 @@
-"""Pops, whatever the protocol (PopMessageProcessor, PeekMessageProcessor): typed requests in, typed outcomes out.
+"""Serves pops, independent of the protocol, with typed requests and outcomes (PopMessageProcessor,
+PeekMessageProcessor).
 
 A pop that finds nothing waits for its poll time and ends as NOTHING then; what it finds meanwhile is given to its call. A born time
 that is missing or 0 means now, and a client's clock may be wrong (request_age.py). An outcome with messages may be answered when the
@@ -30,13 +31,15 @@ from aerobee.remoting.protocol import ANY_QUEUE, HOLD_MS_MAX, INVISIBLE_MS_MAX, 
 from aerobee.store.message_store import MessageStore
 
 LATE_MS = (
-    500  # a request whose time was up so long ago is not served: its client no longer waits for the answer
+    # a request whose poll time ended longer ago is not served, because its client no longer waits for the
+    # answer
+    500
 )
 
 
 @dataclass(slots=True, kw_only=True)
 class PopRequest:
-    """What a consumer asks for. Times in ms; `queue_id` ANY_QUEUE (-1): of any queue.
+    """A consumer's pop request. Times in ms; `queue_id` ANY_QUEUE (-1): the broker chooses the queues.
 
     `poll_ms`: how long to wait for a message, from `born_ms` (client's clock) on. `may_wait` False: no client waits for the answer, which
     is then immediate. `expression_type` None or "": a tag expression. `attempt_id`: of an ordered pop, which repeats it to get
@@ -59,17 +62,19 @@ class PopRequest:
 
 
 class PopStatus(Enum):
-    """What became of a pop."""
+    """Outcome of a pop."""
 
     FOUND = auto()
     NOTHING = auto()  # and its wait, if any, has ended
-    TOO_LATE = auto()  # it was under way for longer than its client waits
+    TOO_LATE = auto()  # its age exceeds its pollTime by more than LATE_MS: the client no longer waits
     TOO_MANY_WAIT = auto()  # it found nothing and cannot wait
 
 
 @dataclass(slots=True)
 class PopOutcome:
-    """`want`: the pop as it was served. `taken`: messages, or without any when and where it looked. `text`: in words, for the client."""
+    """`want`: the pop as served. `taken`: the messages; without messages, the time and the queues of the search.
+    `text`: the outcome in words, for the client.
+    """
 
     status: PopStatus
     want: PopWant
@@ -86,17 +91,17 @@ class PopCall(HeldCall, Protocol):
 
 
 class PopPlan(NamedTuple):
-    """A kind of pop after its checks: everything but the moment and the queues' turn."""
+    """Checked parameters that equal pops share: all of PopWant except the time and the first queue."""
 
     asked: PopRequest
-    want: PopWant  # made complete for each pop
+    want: PopWant  # completed for each pop
     turns: int  # queues to begin with; 0: the request names one queue
     config: BrokerConfig
     prioritized: SubscriptionGroupConfig | None  # whose pops of this topic may go by priority
 
 
 class Peeked(NamedTuple):
-    """What a pop would hand out. Whole records, back to back."""
+    """Messages that a pop would deliver, as whole records back to back."""
 
     time_ms: int
     message_count: int
@@ -105,7 +110,7 @@ class Peeked(NamedTuple):
 
 
 class PopService:
-    """Takes messages for consumers. A pop of hot data is a plain function; one of cold data a coroutine."""
+    """Delivers messages to consumers. A pop of hot data is a plain call; a pop of cold data a coroutine."""
 
     def __init__(
         self,
@@ -224,7 +229,9 @@ class PopService:
         )
 
     def in_turn(self, plan: PopPlan, caller: Caller) -> PopWant:
-        """The plan's pop, for this caller and moment: with which queue it begins, whether it looks for retries first."""
+        """Complete the plan's pop for this caller and time: its first queue, and whether it reads retry topics
+        first.
+        """
         want, config, pick = plan.want, plan.config, self._pick
         by_priority = plan.prioritized is not None and self._heeds_priority(plan.prioritized)
         if want.retries:
@@ -249,11 +256,11 @@ class PopService:
         return self._ages.age_ms(caller, born_ms, now_ms, late_ms=poll_ms + LATE_MS)
 
     def count(self, want: PopWant, taken: Taken) -> None:
-        """Count what was taken, and wake who waits for the rest."""
+        """Count the delivered messages, and wake pending pops for the remaining ones."""
         for topic, share, size in zip(taken.topics, taken.shares, taken.sizes, strict=True):
             self._stats.group_get(want.group, topic, len(share.offsets), size)
         if taken.rest and self._waiting.count:
-            self._waiting.wake(want.topic, want.group)  # there is more than this one could take
+            self._waiting.wake(want.topic, want.group)  # more messages are left than this pop could take
 
     def nothing(
         self, asked: PopRequest, call: PopCall, want: PopWant, taken: Taken, until_ms: int
@@ -317,7 +324,7 @@ class PopService:
         return None if want.ordered else self._store.is_cold
 
     def _cold_reads(self, want: PopWant) -> list[tuple[str, int, int]]:
-        """Where this pop would wait for the disk, looked at as far as it will probably read."""
+        """Ranges that this pop would have to read from the disk, as far as it will probably read."""
         store, found = self._store, []
         left = want.count_max
         for topic, queue_id, _ in self._engine.sources(want):
@@ -332,7 +339,7 @@ class PopService:
         return found
 
     async def _warm(self, want: PopWant) -> None:
-        """Bring into memory what this pop reads; the pop itself then runs in one step."""
+        """Load the data that this pop reads into memory, so that the pop then runs in one step."""
         for topic, queue_id, offset in self._cold_reads(want):
             await self._store.get_messages_cold(
                 topic,

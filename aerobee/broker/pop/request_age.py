@@ -1,4 +1,4 @@
-"""Age of a request, independent of the offset of its client's clock.
+"""Age of a request, corrected for the difference between the clocks of client and broker.
 
 RocketMQ compares `bornTime` with the broker's clock and drops an expired pop: a client whose clock is behind never gets
 a message. Here the smallest difference seen on a connection counts as the difference of the clocks, so the age is the

@@ -1,4 +1,4 @@
-"""Writes check points and acknowledgements in RocketMQ's format.
+"""Writes POP's check points and acknowledgements to the log in RocketMQ's format.
 
 A record with a future due time goes to the timer's topic with the revive topic as REAL_TOPIC; a due record goes to the
 revive topic directly. The records of one pop, or of all acknowledgements of one pass of the event loop, are one append.
@@ -42,7 +42,9 @@ def revive_topic(cluster: str) -> str:
 
 
 class ReviveLog:
-    """Appends to the revive topic. `uses_timer` false: everything goes there immediately (timerWheelEnable=false)."""
+    """Appends to the revive topic. `uses_timer` false: records are appended immediately, without the timer
+    (timerWheelEnable=false).
+    """
 
     def __init__(
         self,

@@ -40,7 +40,7 @@ RETRY_QUEUES = 1
 
 
 class Reviver:
-    """Serves all revive queues."""
+    """Reads all revive queues and redelivers expired messages."""
 
     def __init__(
         self,
@@ -250,7 +250,7 @@ class Reviver:
     # --- one check point
 
     def _revive(self, point: CheckPoint, *, old: bool) -> None:
-        """Redeliver its unacknowledged messages. Raises StoreError."""
+        """Redeliver the unacknowledged messages of a check point. Raises StoreError."""
         left = point.unacked
         if not left:
             return

@@ -39,7 +39,7 @@ RETRY_S = 1.0
 
 
 class AfterCut:
-    """Belongs to the event loop; blocks for two small files."""
+    """The clean-up after a truncation. Belongs to the event loop; blocks for two small files."""
 
     def __init__(
         self,

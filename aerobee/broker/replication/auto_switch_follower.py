@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 class _AutoSwitchConnection(MasterConnection):
-    """One connection to a master in controller mode. `greeted` has its handshake."""
+    """One connection to a master in controller mode. `greeted` holds the master's handshake."""
 
     def __init__(self, owner: AutoSwitchFollower, handshake: Handshake) -> None:
         super().__init__(owner)
@@ -68,7 +68,7 @@ class _AutoSwitchConnection(MasterConnection):
 
 
 class AutoSwitchFollower(Follower):
-    """Follows one master at a time. Belongs to the event loop."""
+    """Follows one master at a time, in controller mode. Belongs to the event loop."""
 
     _first_retry_s = FIRST_RETRY_S
 
@@ -112,7 +112,7 @@ class AutoSwitchFollower(Follower):
         self._disconnect(self._connection)
 
     async def _follow(self) -> None:
-        await self._finish_cut()  # of an earlier run, or one that was cancelled
+        await self._finish_cut()  # a truncation that an earlier run began, or that was cancelled
         await self._durable()
         config = self._store.config
         handshake = Handshake(
@@ -159,7 +159,7 @@ class AutoSwitchFollower(Follower):
         end = store_log.end
         if not store_log.segments or end == store_log.min_offset == 0:
             if parted_at_first_byte(epochs.entries, greeting.entries):
-                epochs.clear()  # of a log that was truncated to 0 before a kill
+                epochs.clear()  # epochs of a log that was truncated to 0 before a kill
             return
         point = common_point(epochs.entries, end, greeting.entries, greeting.max_offset)
         if (
@@ -193,7 +193,7 @@ class AutoSwitchFollower(Follower):
         await super()._cut(start, what)
         self.confirm_offset = min(self.confirm_offset, start)
 
-    # --- what comes
+    # --- received bytes
 
     def on_frame(self, connection: _AutoSwitchConnection, frame: TransferFrame) -> None:
         """Log bytes, or a heartbeat. Raises WireError, StoreError."""

@@ -35,7 +35,7 @@ NO_LEASE = float("inf")  # the controllers grant no leases (RocketMQ's)
 
 
 class AutoSwitchMode:
-    """A HaMode. Belongs to the event loop."""
+    """The HaMode of controller mode. Belongs to the event loop."""
 
     def __init__(
         self,

@@ -24,7 +24,7 @@ from aerobee.store.message_store import MessageStore
 
 
 class AutoSwitchSlaveConnection(SlaveConnection):
-    """One slave. Bounded: a frame from it is at most 16 bytes."""
+    """Connection of one slave. Its buffer is bounded: a slave's frame has at most 16 bytes."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Rate of a stream in bytes per second, sampled now and then. Core."""
+"""Rate of a stream in bytes per second, sampled by its caller. Core."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ WINDOW_S = 1.0
 
 
 class ByteRate:
-    """The rate of the last whole second or so; 0 when nothing moved for two."""
+    """The rate over the last window of at least one second; 0 after two seconds without progress."""
 
     def __init__(self, now_s: float, position: int = 0) -> None:
         self._since_s = now_s

@@ -1,4 +1,5 @@
-"""A slave's half of classic replication (DefaultHAClient of RocketMQ), with what that lacks.
+"""A slave's half of classic replication (DefaultHAClient of RocketMQ), with a search for diverged logs, which RocketMQ
+lacks.
 
 States of a connection:
 
@@ -92,7 +93,7 @@ class _Plan(NamedTuple):
 
 
 class ClassicFollower(Follower):
-    """Follows one master at a time. Belongs to the event loop."""
+    """Follows one master at a time, in classic mode. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -110,9 +111,10 @@ class ClassicFollower(Follower):
         self._finish_cut = finish_cut
         self._native = native
         self._receiver = RawReceiver(store, native=native)
-        self._search: DivergenceSearch | None = None  # what comes is compared by it
-        self._further_back: DivergenceSearch | None = None  # the next connection continues with it
-        self._cut_at: int | None = None  # the comparison ended: cut here before the next connection
+        self._search: DivergenceSearch | None = None  # compares received bytes; None while bytes are appended
+        self._further_back: DivergenceSearch | None = None  # the search that the next connection continues
+        # result of the comparison: truncate the log here before the next connection
+        self._cut_at: int | None = None
         self._unanswered = 0
 
     @property
@@ -211,7 +213,7 @@ class ClassicFollower(Follower):
             start += len(part)
         return b"".join(parts)
 
-    # --- what comes
+    # --- received bytes
 
     def on_bytes(self, connection: _ClassicConnection, offset: int, body: bytes) -> None:
         """Log bytes have come. Raises WireError, StoreError, CannotFollow."""

@@ -1,4 +1,4 @@
-"""Classic replication: one master, slaves by their configuration, no epochs.
+"""Classic replication: the configuration names the master and its slaves; there are no epochs.
 
 A SYNC_MASTER waits until `inSyncReplicas` copies, its own included, have a message. Every connected slave counts, as
 with RocketMQ. With enableSlaveActingMaster fewer than that many in sync refuse a message before it is written.
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class ClassicMode:
-    """A HaMode. Belongs to the event loop."""
+    """The HaMode of classic replication. Belongs to the event loop."""
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ from aerobee.store.message_store import MessageStore
 
 
 class ClassicSlaveConnection(SlaveConnection):
-    """One slave. Bounded: at most 7 received bytes are kept."""
+    """Connection of one slave. Its buffer is bounded: at most 7 received bytes are kept."""
 
     def __init__(
         self,

@@ -88,7 +88,7 @@ class ControllerAgent:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Where the controllers are, as configured."""
+        """Configured addresses of the controllers."""
         return tuple(part.strip() for part in self._live.value.controller_addr.split(";") if part.strip())
 
     async def start(self, wait_s: float) -> None:
@@ -373,7 +373,7 @@ class ControllerAgent:
         epoch = self._group.master_epoch if self._is_master else self._epochs.last_epoch
         is_sound = self._is_sound
         if not is_sound and self._lease_ms is None:
-            return  # controllers without resignations treat missing heartbeats as such
+            return  # controllers without support for resignations treat missing heartbeats as a resignation
         sent_s = self._clock.monotonic()
         ext = {
             "clusterName": self._identity.cluster,

@@ -8,7 +8,7 @@ PAUSE_MAX_S = 60.0  # RocketMQ's slaves request the tables this often
 
 
 class CopyPace:
-    """Tables that cost one master much are requested less often.
+    """The pause grows with the duration of a round, so that large tables are requested less often.
 
     A single slow round does not show such a cost: the master may have been paused, or the network interrupted. A pause of ten
     times that wait left deleted topics at a slave for minutes.
@@ -20,8 +20,8 @@ class CopyPace:
     def pause_s(self, took_s: float, *, is_complete: bool) -> float:
         """The pause after a round that took `took_s`, from INTERVAL_S to PAUSE_MAX_S.
 
-        Ten times what the quicker one of the last two complete rounds took. An incomplete round ended with an error, usually after a
-        wait for an answer: the pause is as long as the round.
+        Ten times the duration of the faster one of the last two complete rounds. An incomplete round ended with an
+        error, usually after a wait for an answer: the pause is as long as the round.
         """
         wanted_s = took_s
         if is_complete:

@@ -115,7 +115,9 @@ def _records(disk: Disk, directory: str, log_offset: int) -> Iterator[Record]:
 
 
 def _pieces(disk: Disk, directory: str, log_offset: int) -> Iterator[str]:
-    """The files of a cut in order: each begins where the one before it ends. Of several cuts at one offset the last."""
+    """The files of a cut in order: each begins where the one before it ends. The pieces of the last cut at an
+    offset.
+    """
     if not disk.is_dir(directory):
         return
     names = set(disk.list_dir(directory))

@@ -1,4 +1,5 @@
-"""A slave's half of replication, for both modes (HAClient of RocketMQ): tries, one connection at a time, its reports and housekeeping.
+"""A slave's half of replication, for both modes (HAClient of RocketMQ): connects and reconnects, sends reports, and
+ends silent connections.
 
 A mode (classic_follower.py, auto_switch_follower.py) adds the handshake and the handling of received bytes.
 """
@@ -28,7 +29,7 @@ CONNECT_TIMEOUT_S = 3.0
 
 
 class CannotFollow(AerobeeError):
-    """This log cannot follow the master's automatically: the reason states the remedy."""
+    """This log cannot follow the master's without an operator; the text states the reason and the remedy."""
 
 
 def why(error: Exception) -> str:
@@ -215,7 +216,7 @@ class Follower(ABC):
             raise StoreError(self._store.writability.reason or "the store failed")
 
     async def _cut(self, start: int, what: str) -> None:
-        """Cut the log's end off; `what` says of the log why. Raises StoreError, RecordInvalid, OSError."""
+        """Truncate the log; `what` states the reason in the log line. Raises StoreError, RecordInvalid, OSError."""
         cut = await self._store.cut_to(start)
         log.warning(
             "this log %s: its bytes from %d up to %d were cut off, with %d queue entries, and are kept in %s",

@@ -46,7 +46,9 @@ class HaListener:
         )
 
     def serve(self, make_connection: Callable[[], asyncio.Protocol]) -> None:
-        """Serve connections with these protocols from now on. They limit their number themselves."""
+        """Serve connections with these protocols from now on. The protocols limit the number of connections
+        themselves.
+        """
         key, unproven = self._key, self._unproven
         if key:
             from aerobee.broker.replication.keyed_connection import KeyedConnection

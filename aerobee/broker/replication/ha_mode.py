@@ -16,7 +16,9 @@ from aerobee.broker.admission.ack import Shortage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MasterAddress:
-    """Where a slave finds its master: `ha` is "host:port" of its HA port, `broker` that of its requests, "" if unknown."""
+    """Addresses of a slave's master: `ha` is "host:port" of its HA port, `broker` that of its requests, "" if
+    unknown.
+    """
 
     ha: str
     broker: str = ""
@@ -24,7 +26,7 @@ class MasterAddress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaState:
-    """One slave as its master sees it. Offsets are physical, bytes of the log."""
+    """One slave as its master sees it. Offsets are physical offsets of the log."""
 
     address: str  # address of its end of the connection
     acknowledged: int  # it has acknowledged the log up to here

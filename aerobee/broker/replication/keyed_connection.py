@@ -1,4 +1,6 @@
-"""Connections of the HA port between brokers that have one key (haSharedKey): ha/stream/key_exchange.py first, then the protocol itself."""
+"""Connections of the HA port between brokers with a shared key (haSharedKey): first the key exchange
+(ha/stream/key_exchange.py), then the protocol.
+"""
 
 from __future__ import annotations
 
@@ -99,7 +101,7 @@ class KeyedConnection(asyncio.Protocol):
 
 
 class KeyedNetwork:
-    """A Network whose connections to others begin with the key. Servers are the caller's."""
+    """A Network whose outgoing connections begin with the key exchange. It does not wrap servers: their caller does."""
 
     def __init__(self, network: Network, key: bytes) -> None:
         self._network = network

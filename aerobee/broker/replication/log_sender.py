@@ -42,7 +42,7 @@ class LogSegment(Protocol):
 
 
 class SentLog(Protocol):
-    """What is needed of the commit log."""
+    """The part of the commit log that LogSender uses."""
 
     end: int
 
@@ -55,7 +55,9 @@ FrameHead = Callable[[int, int], tuple[bytes, int]]
 
 
 class LogSender:
-    """Sends to one transport from `position` on. `on_gone` is called when bytes were deleted, or cannot be read."""
+    """Sends the log from `position` on to one transport. It calls `on_gone` when the bytes to send were deleted or
+    cannot be read.
+    """
 
     def __init__(
         self,
@@ -93,7 +95,7 @@ class LogSender:
         self._warming: asyncio.Task[None] | None = None
 
     def wake(self) -> None:
-        """There are bytes to send. Cheap; may be called often."""
+        """Send new bytes; called when the log has grown. Cheap; may be called often."""
         if self._is_planned or self._is_paused or self._is_closed or self._warming is not None:
             return
         if self._is_urgent():

@@ -1,11 +1,12 @@
-"""What a slave copies besides the log (SlaveSynchronize of RocketMQ).
+"""Copies a master's tables to its slave: topics, groups, offsets and others (SlaveSynchronize of RocketMQ).
 
 Topics and static topics, groups, offsets, delay levels' offsets, request modes, filters.
 
-Requested once a second; a table that has not changed costs a page of one entry, or at our own masters a few bytes. Tables
+Requested once a second; an unchanged table costs a page of one entry, or with an Aerobee master a few bytes. Tables
 that take long are requested less often (copy_pace.py); what this broker waited for its own log and files does not count: a slow
-disk makes no table older. RocketMQ's slaves ask once a minute: a topic that is made shortly before its master dies does not exist at
-them. Here a slave that becomes master makes those again of which it has messages (broker/state/missed_topics.py).
+disk makes no table older. RocketMQ's slaves request the tables once a minute: they lack a topic that was created
+shortly before its master died. Here a slave that becomes master recreates the topics whose messages it has
+(broker/state/missed_topics.py).
 
 Offsets are taken when this log has reached the offset where the master's ended when it sent them. Taken earlier, and with the
 master lost then, they would lead over messages that this broker gets as the next master.
@@ -44,7 +45,7 @@ from aerobee.remoting.command import RemotingCommand
 from aerobee.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
-REACH_WAIT_S = 5.0  # for this log to come as far as the master's was
+REACH_WAIT_S = 5.0  # for this log to reach the end that the master's log had
 REACH_LOOK_S = 0.02
 TABLE_FIELD, FILTERS = "aerobeeTable", "filters"  # of 43: requests the SQL92 filters, not the offsets
 LOG_END_FIELD = "aerobeeLogEnd"  # of a copied table: where the log ended then; RocketMQ does not say it
@@ -56,7 +57,7 @@ TOKEN_FIELD = "aerobeeMark"  # of a table: the same token, the same content; Roc
 
 
 class MetadataSync:
-    """One task a slave. Belongs to the event loop."""
+    """Copies the tables in one task while this broker is a slave. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -100,7 +101,7 @@ class MetadataSync:
         self._master, self._offsets_token, self._modes_body, self._filters_body = master, "", b"", b""
         self._merge.master_lost()
         self._kinds_settled = self._deletions_settled = False
-        # What comes next may be of another master than the former one.
+        # The next data may come from another master.
         if self._topics.copied_to is None:
             self._topics.copied(self._store.log.end)
         else:
@@ -127,7 +128,9 @@ class MetadataSync:
             await self._clock.sleep(pace.pause_s(took_s, is_complete=is_complete))
 
     def _master_lost(self) -> None:
-        """A lower offset is no reset from here on, and the whole table is wanted: what was committed here is compared with it."""
+        """From here on a lower offset is no reset. The slave requests the whole table, to compare it with the offsets
+        that were committed here.
+        """
         self._merge.master_lost()
         self._offsets_token = ""
 
@@ -137,13 +140,13 @@ class MetadataSync:
         await self._copy_groups()
         await self._copy_modes()
         await self._copy_offsets()
-        if self._offsets_token:  # RocketMQ's masters tell nothing of filters
+        if self._offsets_token:  # RocketMQ's masters send no filters
             await self._copy_filters()
         self.synced_at_s = self._clock.monotonic()
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:
-        """What waits within does not make the pause longer: it is no work for the master."""
+        """Time that this block waits does not lengthen the pause, because it is no work for the master."""
         started = self._clock.monotonic()
         try:
             yield
@@ -214,10 +217,11 @@ class MetadataSync:
         self._deletions_settled = is_whole
 
     def _known_to(self, reply: RemotingCommand, log_end: int) -> int:
-        """Up to which offset of the log this table has all topics: where the master's ended then, which this log may not have
-        reached. A new slave gets the messages of topics that were deleted long ago after the table without them.
+        """The log offset up to which this table has all topics: the end of the master's log at the reply, which this
+        log may not have reached. A new slave gets the messages of topics that were deleted long ago after the table
+        without them.
 
-        Of a master that does not say it: where this log ended at the request, at `log_end`.
+        For a master that does not report its log end: this log's end at the request, `log_end`.
         """
         told = (reply.ext or {}).get(LOG_END_FIELD, "")
         if told.isdecimal() and len(told) < 20:
@@ -298,7 +302,9 @@ class MetadataSync:
         return True
 
     async def _take(self, table: list[OffsetAt], removed: dict[str, int] | None) -> None:
-        """Merge the master's table. `removed` is what it removed; None: it does not tell (RocketMQ)."""
+        """Merge the master's table. `removed` are the topics and groups that the master removed; None: the master does
+        not report them (RocketMQ).
+        """
         offsets = self._offsets
         if removed is not None:
             offsets.take_removed(removed)
@@ -323,7 +329,7 @@ class MetadataSync:
     async def _give_back(self, each: OffsetAt) -> None:
         """Commit at the master what a group has consumed here; a group that came up here is made there as by its first consumer."""
         if self._topics.get(each.topic) is None:
-            return  # the topic is gone at the master
+            return  # the master has deleted the topic
         try:
             if self._groups.get(each.group) is None:
                 await self._ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": each.group})

@@ -1,13 +1,15 @@
-"""What becomes of a group's offsets at a slave when the master's table comes. Core.
+"""Merges the master's table of committed offsets with a slave's. Core.
 
-RocketMQ's slaves put the master's values over their own and keep what the master does not have: a master that returns with an old
-file takes back what consumers have committed at the slave meanwhile, and offsets of deleted topics and groups stay. Here a value
-goes up with the master's, and down only when the master itself, while it was followed without a break, took it back: an operator has
-reset the group. What consumers committed here while the master was away is given to it when it is back, also for groups that it
-has never seen.
+RocketMQ's slaves overwrite their values with the master's, and keep offsets that the master does not have. So a master
+that returns with an old file reverts what consumers committed at the slave meanwhile, and offsets of deleted topics and
+groups remain. Here a slave raises its value to the master's. It lowers its value only when it has followed the master
+without a break and the master lowered the value: an operator has reset the group. Offsets that consumers committed at
+this slave while the master was away are sent to the master when it returns, also for groups that the master has never
+seen.
 
-A master of ours tells which topics' and groups' offsets it removed; they are removed before its table is merged. What it does not have
-then was committed here. RocketMQ's master does not tell: what it had at the last look, and has no more, was removed.
+An Aerobee master reports the topics and groups whose offsets it removed; the slave removes them before it merges the
+table. Offsets that the master lacks then were committed at this slave. RocketMQ's master reports no removals: an offset
+that was in its previous table and is missing now was removed.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import NamedTuple
 
 from aerobee.system_names import SYSTEM_GROUP_PREFIX
 
-PUSHED_MAX = 10_000  # offsets given back to a master at a time
+PUSHED_MAX = 10_000  # maximum number of offsets reported to a master in one request
 
 
 class OffsetAt(NamedTuple):
@@ -30,7 +32,9 @@ class OffsetAt(NamedTuple):
 
 
 class Merge(NamedTuple):
-    """What to set here, what to report to the master, and what it has removed."""
+    """Result of a merge: offsets to set at this slave, offsets to report to the master, and offsets that the master
+    removed.
+    """
 
     taken: list[OffsetAt]
     given_back: list[OffsetAt]
@@ -38,7 +42,7 @@ class Merge(NamedTuple):
 
 
 class OffsetMerge:
-    """Remembers what a master said last."""
+    """Remembers the master's previous table."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, str, int], int] = {}
@@ -60,8 +64,8 @@ class OffsetMerge:
     ) -> Merge:
         """Compare the master's whole table with the offsets here; `query(group, topic, queue_id)` tells those, `own` are all of
         them (topic, group, queue id, offset), `own_count` in number. `is_from_here` says of one that the master does not have whether it was committed here.
-        `counts_cut_off`: the end of this log was cut off, and what is here may count messages and check points of pops that went
-        with it: the master's values are taken whatever is here, and nothing is given to it.
+        `counts_cut_off`: this log was truncated, so the offsets here may include removed messages and check points.
+        Then the merge takes all values of the master, and returns none to give back.
         """
         taken: list[OffsetAt] = []
         removed: list[OffsetAt] = []

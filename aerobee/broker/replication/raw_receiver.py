@@ -1,8 +1,8 @@
-"""Log bytes from a master, cut anywhere, become whole records of this log. For both modes.
+"""Appends a master's log bytes, which arrive in arbitrary pieces, to this log as whole records. For both modes.
 
-What is not whole yet is kept, at most one record. A run of records of one log file is appended in one step, with queue and
-index entries: by native code as far as they are ordinary, the others by RawAppender.append of the store, which is the reference implementation.
-What is good before the first record that cannot be appended is kept.
+It keeps an incomplete record, at most one, until the rest arrives. A run of records of one log file is appended in one
+step, with queue and index entries: by native code as far as they are ordinary, the others by RawAppender.append of the
+store, which is the reference implementation. Records before the first one that cannot be appended stay appended.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from aerobee.record_head import RECORD_BYTES_MIN
 from aerobee.store.log.raw_records import RECORD_BYTES_MAX, WORD_BYTES
 from aerobee.store.message_store import MessageStore
 
-LOG_OFFSET_MAX = 1 << 62  # where an empty log may begin: what comes behind it has space in 64 bits
+LOG_OFFSET_MAX = 1 << 62  # maximum begin of an empty log, so that later offsets fit into 64 bits
 
 
 class RawReceiver:
-    """Takes bytes in order. Belongs to the event loop."""
+    """Appends a master's bytes, received in order. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -38,11 +38,13 @@ class RawReceiver:
 
     @property
     def received(self) -> int:
-        """Where the next bytes belong, a physical offset."""
+        """Physical offset of the next bytes."""
         return self._start + len(self._pending)
 
     def begin_at(self, physical_offset: int) -> None:
-        """An empty log begins there: a log file's first byte. Raises RecordInvalid for a log that has records."""
+        """Set the begin of an empty log: the first offset of a log file. Raises RecordInvalid when the log has
+        records.
+        """
         if self._store.log.segments and physical_offset != self._store.log.end:
             raise RecordInvalid(f"bytes for {physical_offset} do not continue the log")
         if physical_offset > LOG_OFFSET_MAX:
@@ -51,7 +53,7 @@ class RawReceiver:
         self._start = physical_offset
 
     def take(self, offset: int, body: bytes | memoryview) -> int:
-        """Append what is whole of everything so far; return how many bytes that were.
+        """Append all records that are whole so far; return their number of bytes.
 
         Raises RecordInvalid for bytes that do not continue what was received, or are no records, and what append()
         raises. Then what came before is appended, and the connection is of no more use.
@@ -76,7 +78,7 @@ class RawReceiver:
                     except RecordInvalid:
                         if is_single:
                             raise
-                        is_single = True  # once more, for what is before the one that is not good
+                        is_single = True  # again one by one, to append the records before the invalid one
                         continue
                 used += size
         finally:
@@ -98,7 +100,7 @@ class RawReceiver:
             is_blank = int.from_bytes(pending[at + 4 : at + 8], "big") == MAGIC_BLANK
             if not (WORD_BYTES if is_blank else RECORD_BYTES_MIN) <= size <= RECORD_BYTES_MAX:
                 if at > begin:
-                    break  # what is before it is good; the next call says what is wrong
+                    break  # the bytes before it are valid; the next call reports the error
                 raise RecordInvalid(f"the size field at {self._start + at} says {size}")
             if end - at < size:
                 break

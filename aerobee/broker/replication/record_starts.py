@@ -1,4 +1,6 @@
-"""Where records of a log begin, for a comparison with another log that begins at its newest records. Blocking."""
+"""Finds offsets at which records of a log begin. The search for a diverged log compares the newest ones first.
+Blocking.
+"""
 
 from __future__ import annotations
 

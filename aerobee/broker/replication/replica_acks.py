@@ -1,7 +1,8 @@
-"""How far enough replicas have the log, and the appends that wait for it (GroupTransferService of RocketMQ). Core.
+"""The offset up to which enough replicas have the log, and the appends that wait for it (GroupTransferService of
+RocketMQ). Core.
 
-One offset releases all that wait below it, however many they are. RocketMQ looks at its requests one after the other, so that
-one that is late holds up those behind it.
+One offset releases all appends that wait below it. RocketMQ checks its requests one after the other, so a late one
+delays those behind it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ Verdict = Callable[[Replicated], None]
 
 
 class ReplicaAcks:
-    """A ReplicationWatermark. Belongs to the event loop.
+    """The ReplicationWatermark of both modes. Belongs to the event loop.
 
     `value` only grows while a broker is master; who computes it, the mode of replication, calls advance().
     """
@@ -67,7 +68,7 @@ class ReplicaAcks:
         self._settle_timer()
 
     def restart(self, offset: int) -> None:
-        """Another term begins with a log that ends at `offset`: who waits is answered that it is not confirmed."""
+        """A new term begins with a log that ends at `offset`: pending appends are answered as unconfirmed."""
         self.fail(Replicated.TOO_LATE)
         self.value = self._at_all = offset
 

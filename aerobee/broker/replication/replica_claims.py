@@ -1,10 +1,12 @@
-"""Which connection at the HA port stands for which broker id, in controller mode.
+"""Assigns connections at the HA port to the broker ids that they claim, in controller mode.
 
-    connected  ->  claims an id  ->  the host is that broker's  ->  no living connection has the id  ->  stands for it
+    connected  ->  claims an id  ->  the host is that broker's  ->  no living connection has the id  ->  represents the
+    id
 
-A slave shows nothing for its id, and what stands for a member of the sync state set acknowledges messages. So the claim has to come
-from the host that the controllers know (where neither haSharedKey nor a certificate has proven the peer, and haAllowedHosts does not
-name the hosts), and a second claim waits until the first connection has been asked: it is replaced when it gives no answer.
+A slave does not prove its id, and the connection of a member of the sync state set acknowledges messages. So the claim
+must come from the host that the controllers know, unless haSharedKey or a certificate has proven the peer, or
+haAllowedHosts names the hosts. A second claim waits while the first connection is probed; it replaces the first
+connection when the probe gets no answer.
 """
 
 from __future__ import annotations
@@ -20,8 +22,9 @@ from aerobee.ordered_set import OrderedSet
 if TYPE_CHECKING:
     from aerobee.broker.replication.auto_switch_slave_connection import AutoSwitchSlaveConnection
 
-# So long the first connection of an id may take to answer when the id is claimed again from its own host. From another host it is the
-# interval of heartbeats and this: RocketMQ's slaves answer nothing sooner when their log has not grown.
+# Time for the first connection of an id to answer a probe when a second one claims the id from the same host.
+# For a claim from another host the heartbeat interval is added, because a RocketMQ slave whose log does not
+# grow answers no sooner.
 ANSWER_S = 1.0
 
 
@@ -37,7 +40,9 @@ class ReplicaClaims:
         hosts: ReplicaHosts | None,
         on_left: Callable[[AutoSwitchSlaveConnection], None],
     ) -> None:
-        """`hosts` None: peers are proven otherwise. `on_left`: a connection stands for its id no more."""
+        """`hosts` None: peers are proven otherwise. `on_left` is called when a connection no longer represents its
+        id.
+        """
         self.standing: OrderedSet[AutoSwitchSlaveConnection] = OrderedSet()
         self.others: OrderedSet[AutoSwitchSlaveConnection] = OrderedSet()  # said no id yet, or wait with it
         self._clock = clock
@@ -52,7 +57,7 @@ class ReplicaClaims:
             hosts.on_news = self._hosts_known
 
     def connected(self, slave: AutoSwitchSlaveConnection) -> None:
-        """One more at the HA port. Of too many that stand for no id one is ended."""
+        """A slave connected to the HA port. When too many connections have no id, one of them is closed."""
         self.others.add(slave)
         if len(self.others) > SLAVES_MAX:
             victim = one_too_many(self.others, lambda each: each.host)
@@ -60,7 +65,7 @@ class ReplicaClaims:
             victim.end(f"{SLAVES_MAX} connections at the HA port have not said who they are")
 
     def claim(self, slave: AutoSwitchSlaveConnection) -> None:
-        """It has said its id. admitted() or end() of the connection is called, now or later."""
+        """The slave claims its id. The connection's admitted() or end() is called, now or later."""
         broker_id, hosts = slave.broker_id, self._hosts
         if broker_id == self._own_id():
             slave.end(f"it says that it is broker {broker_id}, which is this one")
@@ -107,7 +112,7 @@ class ReplicaClaims:
         )
 
     def _decide(self, slave: AutoSwitchSlaveConnection) -> None:
-        """Its host is right. Let it stand for its id unless another connection that lives does."""
+        """The slave's host is verified. Accept its claim unless another live connection has the id."""
         first = next((each for each in self.standing if each.broker_id == slave.broker_id), None)
         if first is None:
             self._stand(slave)

@@ -1,4 +1,6 @@
-"""Where the brokers of this group are, as the controllers say: a slave that connects says an id, and shows nothing for it."""
+"""Hosts of this group's brokers as the controllers know them. They verify a slave's claim of a broker id, which it does
+not prove otherwise.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,15 @@ from aerobee.log_throttle import LogThrottle
 from aerobee.peer_hosts import PeerHosts
 
 log = logging.getLogger(__name__)
-PAUSE_S = 0.2  # between two questions: who claims ids in a loop makes no more than five a second
+PAUSE_S = 0.2  # between two queries, so that a peer that claims ids in a loop causes at most five per second
 RETRY_S = 0.5
 
 
 class ReplicaHosts:
     """The host of each broker id. start(), `await stop()`; belongs to the event loop.
 
-    Asked again whenever a claim does not fit what is known: a broker that moved has told the controllers before it connects.
+    It queries the controllers again whenever a claim does not match the known hosts, because a moved broker reports its
+    address to the controllers before it connects.
     """
 
     def __init__(
@@ -31,8 +34,8 @@ class ReplicaHosts:
     ) -> None:
         """`ask` returns each "host:port" of the ids of the group; raises what a call to the controllers raises."""
         self.on_news: Callable[[], None] = _nothing  # called when the controllers have answered
-        self.generation = 0  # answers so far
-        self._asked = 0  # questions so far, the one that is under way included
+        self.generation = 0  # number of answers so far
+        self._asked = 0  # number of queries so far, including a pending one
         self._ask = ask
         self._clock = clock
         self._names = names or PeerHosts()
@@ -42,11 +45,11 @@ class ReplicaHosts:
         self._throttle = LogThrottle(log, clock.monotonic)
 
     def start(self) -> None:
-        """Answer want() from now on, in a task of the running loop."""
+        """Start the task that serves want(), in the running event loop."""
         self._task = asyncio.create_task(self._keep(), name="replica-hosts")
 
     async def stop(self) -> None:
-        """End the task; what was learned stays."""
+        """End the task; the known hosts stay."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

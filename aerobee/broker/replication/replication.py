@@ -1,4 +1,5 @@
-"""The replication of one broker: its role, its HA port, the copy of a master's log, and what appends wait for.
+"""The replication of one broker: its role, its HA port, the copy of a master's log, and the acknowledgements that
+appends wait for.
 
     master   slaves connect at the HA port; each burst of appends wakes what sends to them; their reports move `acks`
     slave    a task follows the master, whose address comes from haMasterAddress, a NameServer's answer or the controller
@@ -178,13 +179,14 @@ class Replication:
         self._mode.become_master(epoch)
         # A master that waits for replicas and has none confirms by itself, immediately.
         mode = self._mode
-        # Where answers wait for replicas each burst is reported immediately; else a moment later, many bursts as one.
+        # When replies wait for replicas, each burst is reported immediately; else many bursts are reported
+        # together, a moment later.
         self._store.on_burst(mode.on_appended, lambda: mode.waits, lambda: mode.has_replicas)
         self._store.refuse_messages("")
         self._ask_mode()
 
     def _settings_changed(self) -> None:
-        """Appends wait for replicas, for more or fewer of them, or no longer, as the settings say now."""
+        """Apply changed settings to the number of replicas that appends wait for."""
         self._ask_mode()
         self._mode.settings_changed()
 

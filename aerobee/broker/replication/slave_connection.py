@@ -29,7 +29,9 @@ LATEST_TICK_MS = 4_000  # a quarter of it is the longest time between two ticks
 
 
 class SlaveConnection(asyncio.Protocol, ABC):
-    """One slave. Bounded: the decoder of a mode keeps one frame at most, and log bytes are sent no faster than the slave reads."""
+    """Connection of one slave. Its memory is bounded: the decoder keeps at most one frame, and log bytes are sent no
+    faster than the slave reads.
+    """
 
     def __init__(
         self, *, store: MessageStore, clock: Clock, is_urgent: Callable[[], bool], ended: EndedSlaves
@@ -40,7 +42,7 @@ class SlaveConnection(asyncio.Protocol, ABC):
         self.broker_id = -1  # until the slave says it; classic slaves do not
         self.acknowledged = -1  # before its first report
         self.caught_up_at_s = -1.0
-        self.read_count = 0  # reads that brought something
+        self.read_count = 0  # number of reads with bytes
         self._store = store
         self._clock = clock
         self._is_urgent = is_urgent
@@ -75,7 +77,7 @@ class SlaveConnection(asyncio.Protocol, ABC):
 
     @abstractmethod
     def _why_not_in_sync(self) -> str:
-        """A clause without a full stop; "" when the slave is in sync."""
+        """Reason why the slave is not in sync, as a clause without a full stop; "" when it is in sync."""
 
     # --- asyncio.Protocol
 
@@ -151,7 +153,7 @@ class SlaveConnection(asyncio.Protocol, ABC):
             transport.abort()
 
     def state(self) -> ReplicaState:
-        """What operators are shown of this slave."""
+        """This slave's state, for operators."""
         why_not = self._why_not_in_sync()
         return ReplicaState(
             address=self.address,
@@ -170,7 +172,9 @@ class SlaveConnection(asyncio.Protocol, ABC):
         return self._transport is None or self._transport.is_closing()
 
     def _start_of(self, offset: int, *, is_from_last_file: bool) -> int | None:
-        """Where to send from to a slave whose log ends at `offset`; None when that cannot be, and the connection is being closed."""
+        """The offset from which to send to a slave whose log ends at `offset`; None when the slave cannot follow: the
+        connection is then being closed.
+        """
         store_log = self._store.log
         if offset == 0:
             if not is_from_last_file:

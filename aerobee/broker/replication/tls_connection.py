@@ -1,4 +1,4 @@
-"""Connections of the HA port under TLS (haTlsCertPath): the handshake first, then what the connection carries without it.
+"""Connections of the HA port under TLS (haTlsCertPath): first the TLS handshake, then the same protocol as without TLS.
 
 The master is the server of the handshake, the slave its client. With haTlsTrustCertPath each asks the other for a certificate that
 an authority in that file has signed; names in it are not compared, so the authority is to be the brokers' own. Files are read
@@ -43,7 +43,7 @@ class HaTls:
 
 
 class TlsConnection(asyncio.Protocol):
-    """Stands before the protocol of a connection until the handshake is through, and passes on what comes then."""
+    """Runs the handshake before a connection's protocol starts, and then decrypts its bytes for the protocol."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ def _why(error: OSError | ConfigError) -> str:
 
 
 class TlsNetwork:
-    """A Network whose connections to others begin with a handshake. Servers are the caller's."""
+    """A Network whose outgoing connections begin with a TLS handshake. It does not wrap servers: their caller does."""
 
     def __init__(self, network: Network, tls: HaTls) -> None:
         self._network = network

@@ -1,4 +1,4 @@
-"""Connections at the HA port that have not shown yet who they are, by key or in a TLS handshake: a bounded number of them.
+"""Bounds the connections at the HA port whose peer has not yet proven its identity by key or TLS handshake.
 
 One in a TLS handshake holds 300 KB. When there are too many the oldest of the address that has the most is closed: a slave needs
 milliseconds only, and who opens connection after connection pushes out its own and no slave's at another address.
@@ -31,7 +31,7 @@ def one_too_many(connections: Iterable[T], host_of: Callable[[T], str]) -> T:
 
 
 class UnprovenConnections:
-    """Belongs to the event loop."""
+    """The unproven connections of one HA port. Belongs to the event loop."""
 
     def __init__(self, count_max: int = UNPROVEN_MAX) -> None:
         self._count_max = count_max
@@ -39,7 +39,7 @@ class UnprovenConnections:
         self._throttle = LogThrottle(log, time.monotonic)
 
     def add(self, transport: asyncio.Transport) -> None:
-        """One more has connected; when that is too many one goes: the oldest of the address that has the most."""
+        """Add a connection. When there are too many, close the oldest one of the address with the most connections."""
         self._transports.add(transport)
         if len(self._transports) > self._count_max:
             oldest = one_too_many(self._transports, _host)
@@ -59,7 +59,7 @@ class UnprovenConnections:
             transport.abort()
 
     def remove(self, transport: asyncio.Transport) -> None:
-        """It has shown who it is, or is gone."""
+        """Remove a connection that has proven its identity, or was closed."""
         self._transports.discard(transport)
 
 

@@ -1,4 +1,4 @@
-"""Makes the replication of a broker, and the address of its HA port."""
+"""Assembles the replication of a broker, and determines the address of its HA port."""
 
 from __future__ import annotations
 
@@ -149,7 +149,9 @@ def make_replication(
 
 
 def make_after_cut(parts: BrokerParts, on_cut: Callable[[int], None]) -> AfterCut:
-    """What follows a cut of the log, in either mode. `on_cut` is called first, with where the log ends."""
+    """Create the clean-up after a truncation of the log, for either mode. `on_cut` is called first, with where the log
+    ends.
+    """
     return AfterCut(
         store=parts.store,
         topics=parts.topics,
@@ -165,7 +167,7 @@ def make_after_cut(parts: BrokerParts, on_cut: Callable[[int], None]) -> AfterCu
 
 
 def make_metadata_sync(parts: BrokerParts, modes: RequestModes) -> MetadataSync:
-    """What a slave of either mode copies besides the log."""
+    """Create the copying of the master's tables by a slave, for either mode."""
     return MetadataSync(
         questions=MasterQuestions(parts.client),
         store=parts.store,

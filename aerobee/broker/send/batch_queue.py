@@ -33,7 +33,7 @@ def as_inner_batch(
 def message_of_batch(record: Record, unique_id: str) -> Record | None:
     """The message with this UNIQ_KEY of a record that is a batch; None when it has none. Raises MalformedRecord.
 
-    It has the record's offset in the log, as a consumer sees it.
+    The message has the physical offset of the batch's record, as a consumer sees it.
     """
     for piece in batch_pieces(record.body):
         for entry in piece:
@@ -55,7 +55,7 @@ class BatchQueues(Feature):
     name = "batch queues"
 
     def __init__(self, *, topics: TopicTable, set_kind: Callable[[str, bool], None]) -> None:
-        """`set_kind(topic, is_batch)` tells the store which kind the topic's new queues have."""
+        """`set_kind(topic, is_batch)` sets the kind of the topic's new queues in the store."""
         self._set_kind = set_kind
         self._topics = topics
         topics.on_change(self._changed)

@@ -1,4 +1,4 @@
-"""Properties of a message that is given back: the error, and in a dead-letter message its origin.
+"""Properties of a message that a consumer sends back: the error, and in a dead-letter message its origin.
 
 RocketMQ's brokers leave only RETRY_TOPIC and ORIGIN_MESSAGE_ID (the offset in the log of the first record) in a dead letter.
 Here these come with it, so that dead letters can be read and sent again with any tool:
@@ -36,7 +36,7 @@ _CLEAN = {ord(NAME_SEPARATOR): " ", ord(PROPERTY_SEPARATOR): " "}
 
 
 def note_error(properties: dict[str, str], told: str) -> None:
-    """Keep the error that a consumer tells with the message that it gives back; "" for none."""
+    """Store the error that a consumer sends with the sent-back message; "" for none."""
     _set(properties, LAST_ERROR, _clean(told))
 
 
@@ -78,12 +78,12 @@ def tries_bound(group: SubscriptionGroupConfig, requested: int | None) -> int:
 
 
 def tries_failed(tries: int) -> str:
-    """The sentence of a dead letter's cause, after so many tries."""
+    """The cause of a dead letter in words: all tries failed."""
     return f"{tries} {'try' if tries == 1 else 'tries'} failed"
 
 
 def _clean(told: str) -> str:
-    """What a consumer tells: at most CAUSE_CHARS_MAX characters, separators replaced by spaces."""
+    """A consumer's text, cut to CAUSE_CHARS_MAX characters, with separators replaced by spaces."""
     return told[:CAUSE_CHARS_MAX].translate(_CLEAN).strip()
 
 

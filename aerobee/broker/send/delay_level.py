@@ -1,4 +1,5 @@
-"""The rewriting of a message with a delay level, before it is stored (HookUtils.handleScheduleMessage of RocketMQ).
+"""The put hook that rewrites a message with a delay level for the schedule topic (HookUtils.handleScheduleMessage of
+RocketMQ).
 
 A message with DELAY=n goes to queue n-1 of SCHEDULE_TOPIC_XXXX; REAL_TOPIC and REAL_QID say where it belongs. The
 store gives its queue entry the time of delivery in place of the tag's hash. schedule.py delivers it.
@@ -15,7 +16,7 @@ from aerobee.system_names import SCHEDULE_TOPIC
 
 
 def delay_level(properties: dict[str, str], level_count: int) -> int:
-    """The level that the properties ask for, at most `level_count`; 0 for none or what is not a number."""
+    """The level in the properties, at most `level_count`; 0 without a level, or if it is no number."""
     text = properties.get(DELAY)
     if text is None or not text.isascii() or not text.isdigit() or len(text) > 9:
         return 0
@@ -23,7 +24,7 @@ def delay_level(properties: dict[str, str], level_count: int) -> int:
 
 
 def to_schedule_topic(message: StoredMessage, properties: dict[str, str], level_count: int) -> StoredMessage:
-    """Return what is to be stored: `message` itself, or its form for the schedule topic.
+    """Return the message to store: `message` itself, or its form for the schedule topic.
 
     `properties` are those of `message`; they are changed with it. Prepared and rollback messages are left alone.
     """

@@ -1,8 +1,8 @@
-"""Deduplication as a feature of the broker: the keys follow the log, whoever writes it.
+"""Deduplication as a feature of the broker: keeps the table of keys equal to the log, at master and slave.
 
-    master   each send with a key is noted as it is stored (send_service.py)
-    slave    what the log got is searched for keys five times a second, so that a promotion has little left to read
-    cut      keys of messages that were cut off are forgotten
+    master   send_service.py records each key as it stores the message
+    slave    new log bytes are searched for keys five times a second, so that a promotion has little left to read
+    cut      keys of truncated messages are removed
 
 Invariant: every key before `known_to` was found by a search, or recorded by the send that stored it.
 """
@@ -25,11 +25,11 @@ log = logging.getLogger(__name__)
 
 LOOK_S = 0.2
 BUSY_LOOK_S = 0.005  # while there is more
-PIECES_PER_TURN = 2  # then the event loop gets its turn
+PIECES_PER_TURN = 2  # then other tasks of the event loop run
 
 
 class DuplicateWindow(Feature):
-    """Belongs to the event loop."""
+    """The deduplication feature. Belongs to the event loop."""
 
     name = FEATURE
 
@@ -44,7 +44,7 @@ class DuplicateWindow(Feature):
         self._timer: Timer | None = None
         self._reading: Iterator[Record | None] | None = None
         self._reading_end = 0
-        self._is_started = False  # sends note their keys
+        self._is_started = False  # sends record their keys
 
     def load(self) -> None:
         """Read the keys of the window, blocking. Files without any key are passed over by one search."""
@@ -78,7 +78,7 @@ class DuplicateWindow(Feature):
 
     def resign(self) -> None:
         self.stop()
-        # Else this master had not taken over yet, and the log is known as far as it was searched.
+        # Otherwise this master had not taken over yet, and the keys are known only up to the searched offset.
         if self._is_started:
             self.known_to = self._log.end
         self._is_started, self._reading = False, None
@@ -100,7 +100,7 @@ class DuplicateWindow(Feature):
         return self._live.value.dedup_window_millis
 
     def _look(self) -> None:
-        """Take the keys of what was copied since the last look."""
+        """Record the keys of the log bytes that were copied since the last call."""
         is_done = not self._begin(self._log.end) or self._read(PIECES_PER_TURN)
         self._timer = self._clock.call_later(LOOK_S if is_done else BUSY_LOOK_S, self._look)
 
@@ -118,7 +118,7 @@ class DuplicateWindow(Feature):
         return True
 
     def _read(self, piece_count: int) -> bool:
-        """Read so many pieces at most; whether everything that _begin() wanted is known."""
+        """Read at most `piece_count` pieces of the log. Returns whether the range of _begin() is read completely."""
         reading = self._reading
         assert reading is not None
         for record in reading:

@@ -85,7 +85,7 @@ class LmqEntries:
 
 
 class LmqFeature(Feature):
-    """Tells how many there are."""
+    """Reports the number of LMQs in the broker's runtime info (28)."""
 
     name = "LMQs"
 

@@ -34,7 +34,7 @@ class LmqDispatch(Protocol):
 
 
 class MessageWriter:
-    """Stores messages through the hooks. Batches, and deliveries of what waited (delay/redelivery.py), go to the store itself."""
+    """Stores messages through the hooks. Batches, and deliveries of due messages (delay/redelivery.py), bypass it."""
 
     def __init__(
         self,
@@ -52,12 +52,16 @@ class MessageWriter:
         self._throttle = LogThrottle(log, time.monotonic)
 
     def add_hook(self, hook: PutHook, feature: str = "", *, accepts_early: bool = False) -> None:
-        """Let the hook look at messages from now on, after those that were added before. While `feature` cannot be served,
-        messages to which the hook gives another form are refused; with `accepts_early` not while it only begins."""
+        """Call the hook with messages from now on, after the hooks that were added before. While `feature` cannot be
+        served, messages to which the hook gives another form are refused; with `accepts_early` not while it only
+        begins.
+        """
         self._hooks.append((hook, feature, accepts_early))
 
     def on_stored(self, topic: str, callback: StoredCallback) -> None:
-        """Call back with what is stored in `topic` through this writer, its properties and where it is. One a topic."""
+        """Call back with each message that this writer stores in `topic`: its properties and its position. One a
+        topic.
+        """
         self._watchers[topic] = callback
 
     def put(

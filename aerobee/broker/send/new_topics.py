@@ -1,7 +1,8 @@
-"""Topics that a send makes: which ones may be made, and the sends that wait until theirs is durable.
+"""Topics that a send creates automatically: which ones it may create, and the sends that wait until their topic is
+durable.
 
-A crash must not lose the topic of an acknowledged message, so the first send to a new topic waits for the table's file,
-after earlier sends to the same topic. Source: TopicConfigManager.createTopicInSendMessageMethod.
+A crash must not lose the topic of an acknowledged message, so the first send to a new topic waits until the topic
+table's file is written. Source: TopicConfigManager.createTopicInSendMessageMethod.
 """
 
 from __future__ import annotations
@@ -31,17 +32,18 @@ Serve = Callable[[AerobeeError | None], T | Coroutine[Any, Any, T]]
 
 
 class NewTopics:
-    """Makes the topics of sends. Belongs to the event loop."""
+    """Creates topics for sends. Belongs to the event loop."""
 
     def __init__(self, *, topics: TopicTable, groups: GroupTable, live: LiveConfig) -> None:
         self._topics = topics
         self._groups = groups
         self._live = live
-        self._waiting_count = 0  # sends whose topic is being made
+        self._waiting_count = 0  # sends whose topic is being created
 
     def make(self, header: SendHeader, serve: Serve[T]) -> T | Coroutine[Any, Any, T]:
-        """Make the topic that a send names, and return what `serve` returns or raises: it is called once, with None when the
-        topic is there and durable, else with the error: one that cannot be made (RemoteError), a busy broker, the table's.
+        """Create the topic that a send names, and return what `serve` returns or raises. make() calls `serve` once:
+        with None when the topic exists and is durable, else with the error (the topic may not be created, the broker is
+        busy, or the table cannot be written).
         """
         try:
             config = self._wanted(header)
@@ -57,7 +59,8 @@ class NewTopics:
 
         def made(error: AerobeeError | None) -> None:
             self._waiting_count -= 1
-            # Here, not in a task that is woken later: a send that comes next finds the topic and must not overtake.
+            # The send is served here, not in a task that runs later: the next send finds the topic, and must
+            # not overtake this one.
             waiting.end(serve, error)
 
         self._topics.create_then(config, made)

@@ -1,4 +1,4 @@
-"""CONSUMER_SEND_MSG_BACK 36 by remoting: requests in, outcomes of SendBackService out."""
+"""CONSUMER_SEND_MSG_BACK 36 by remoting: decodes requests, and encodes outcomes of SendBackService."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from aerobee.remoting.peer import Handler, Peer, Reply
 
 
 class SendBackCalls:
-    """The handler of 36."""
+    """The handler of CONSUMER_SEND_MSG_BACK."""
 
     def __init__(self, *, service: SendBackService, ack: AckPolicy, records: RecordAccess) -> None:
         self._service = service

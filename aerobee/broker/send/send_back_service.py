@@ -1,8 +1,9 @@
-"""Giving messages back, for a later try or as dead, whatever the protocol (AbstractSendMessageProcessor).
+"""Takes messages back from consumers, for redelivery or to the dead-letter topic, independent of the protocol
+(AbstractSendMessageProcessor).
 
 The record is stored again in %RETRY%group behind a delay level, or in %DLQ%group when its tries are used up or the
-consumer asks for that. RETRY_TOPIC keeps the topic it first had, ORIGIN_MESSAGE_ID its first id. A consumer of ours may
-ask for a delay in milliseconds: then the message waits in the timer and not behind a level.
+consumer asks for that. RETRY_TOPIC keeps the topic it first had, ORIGIN_MESSAGE_ID its first id. An Aerobee consumer
+may request a delay in milliseconds: then the timer delivers the message, instead of a delay level.
 
 send_back.py is the encoder for remoting.
 """
@@ -64,11 +65,12 @@ OF_A_TIMER = (
 
 @dataclass(slots=True, kw_only=True)
 class SendBackRequest:
-    """What a consumer gives back. `physical_offset`: of the record in the commit log.
+    """The message that a consumer sends back. `physical_offset` is its record's offset in the commit log.
 
-    `delay_level` below 0: it is dead; 0: a level by its tries. `delay_ms` at 0 or above: so long instead, where the timer can.
-    `tries_max`: more than so many tries make it dead; None: as the group is set. `origin_id`: the UNIQ_KEY of one message of
-    a batch. The last three are the consumer's words, for a dead letter.
+    `delay_level` below 0: the message is dead; 0: the level depends on its number of tries. `delay_ms` at 0 or above
+    replaces the level, if the timer is available. `tries_max`: number of tries after which the message is dead; None:
+    the group's setting. `origin_id`: the UNIQ_KEY of one message of a batch. The last three are the consumer's words,
+    for a dead letter.
     """
 
     group: str
@@ -84,7 +86,7 @@ class SendBackRequest:
 
 
 class SendBackService:
-    """Stores records again. Belongs to the event loop."""
+    """Stores the sent-back message again under its retry or dead-letter topic. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -137,7 +139,7 @@ class SendBackService:
         return result
 
     def _record(self, asked: SendBackRequest, may_consume: Callable[[Record], bool]) -> Record:
-        """The record that is given back. Raises Refused."""
+        """The record of the sent-back message. Raises Refused."""
         data = self._store.named_record(asked.physical_offset)
         try:
             record = None if data is None else decode_record(data)
@@ -150,7 +152,8 @@ class SendBackService:
             )
         if not record.sys_flag & INNER_BATCH:
             return record
-        # The whole batch would have the offset of one message in the retry topic, and the next one those of its others.
+        # Only the one message is sent back: a whole batch would take one queue offset in the retry topic, and
+        # later messages would get the offsets of its others.
         try:
             one = message_of_batch(record, asked.origin_id)
         except MalformedRecord as error:
@@ -210,7 +213,7 @@ class SendBackService:
         return message, properties
 
     def _waits_exactly(self, wait_ms: int, properties: dict[str, str]) -> bool:
-        """Set the time that a consumer of ours asks for to the millisecond; False when a level has to do."""
+        """Set the exact delivery time that an Aerobee consumer requests; False when a delay level must be used."""
         config = self._store.config
         if not config.timer_wheel_enable or not 0 <= wait_ms <= config.timer_max_delay_sec * 1000:
             return False

@@ -1,4 +1,4 @@
-"""SEND_MESSAGE 10 and 310, SEND_BATCH_MESSAGE 320 by remoting: requests in, outcomes of SendService out.
+"""SEND_MESSAGE 10 and 310, SEND_BATCH_MESSAGE 320 by remoting: decodes requests, and encodes outcomes of SendService.
 
 Serves every send that the fast path does not take, and the first one to a new topic when new_topics.py has made it.
 """
@@ -26,7 +26,7 @@ Rewrite = Callable[[RemotingCommand], RemotingCommand]
 
 
 class SendCalls:
-    """Handlers of the send family. Plain calls but for new topics; AckPolicy says when a reply may leave.
+    """Handlers of the send family. Plain calls, except sends to new topics; AckPolicy decides when a reply is sent.
 
     A refusal is raised as a RemoteError, whose reply names the broker's region as every reply to a send does.
     """
@@ -59,9 +59,9 @@ class SendCalls:
     def send(
         self, peer: Peer, request: RemotingCommand, rewrite: Rewrite | None = None
     ) -> Reply | Coroutine[Any, Any, Reply]:
-        """Serve one send request of any form. `rewrite` changes the reply of what was stored before it can leave.
+        """Serve one send request of any form. `rewrite` changes the reply to a stored message before it is sent.
 
-        Raises RemoteError for what is refused, MalformedFrame for fields that cannot be read.
+        Raises RemoteError for a refused message, MalformedFrame for invalid fields.
         """
         try:
             header = parse_send_header(request)

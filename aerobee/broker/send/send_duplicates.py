@@ -1,4 +1,5 @@
-"""Messages that are sent again: one with the DEDUP_KEY of an earlier one of its topic is not stored (Aerobee's own).
+"""Deduplication of sends: a message with the DEDUP_KEY of an earlier message of its topic is not stored again
+(Aerobee-specific).
 
 A producer that did not get its answer sends again, and RocketMQ stores the message twice. With `dedupWindowMillis`
 above 0, a message that carries the property DEDUP_KEY (any client can set it) is looked up by topic and key: if a
@@ -10,7 +11,7 @@ The keys are in memory, at most `dedupKeysMax` (the oldest go first), and are wh
 that was lost, or truncated because another broker led without it, is stored when it is sent again. Invariants: keys are
 in the order of their messages; none points after the log's end.
 
-Not looked at: messages inside a batch, half messages (they have an outcome, see transactions), and what consumers
+Not deduplicated: messages inside a batch, half messages (they have an outcome, see transactions), and what consumers
 give back to %RETRY%, which keeps its key.
 """
 
@@ -36,16 +37,17 @@ KEY_CHARS_MAX = 255
 
 @dataclass(frozen=True, slots=True)
 class FirstSend:
-    """The message that was stored."""
+    """The earlier message, which was stored."""
 
     result: AppendResult
     queue_id: int
     unique_key: str
-    known_ms: int  # from when on its window counts: when it was stored, or noted here where the store time is ahead of the clock
+    # begin of its window: its store time, or the time of recording when the store time is ahead of the clock
+    known_ms: int
 
 
 class AlreadyStored(Exception):
-    """A send is answered with the queue offset of an earlier one."""
+    """The reply to a duplicate send: it has the queue offset of the earlier message."""
 
     def __init__(self, first: FirstSend) -> None:
         super().__init__("stored already")
@@ -68,7 +70,7 @@ class SendDuplicates:
         return len(self._firsts)
 
     def check(self, topic: str, properties: dict[str, str], sys_flag: int) -> str:
-        """Return the key under which this message is to be noted, empty for none.
+        """Return the key under which to record this message, empty for none.
 
         Raises AlreadyStored when it is a repetition, RemoteError for a key that is too long, and while the keys are not known.
         """
@@ -104,7 +106,8 @@ class SendDuplicates:
         while firsts:
             oldest = next(iter(firsts))
             if firsts[oldest].known_ms > now_ms:
-                # The clock was ahead when it was noted, and was corrected since: the window counts from now.
+                # The clock was ahead when the key was recorded, and was corrected since: the window begins
+                # now.
                 for name, first in firsts.items():
                     firsts[name] = replace(first, known_ms=min(first.known_ms, now_ms))
             if firsts[oldest].known_ms >= begin_ms:
@@ -114,7 +117,7 @@ class SendDuplicates:
     # --- keys from the log
 
     def note_record(self, record: Record) -> None:
-        """A record of the log that has a key: note it, unless it is outside the window or a later copy of a message."""
+        """Record the key of a log record, unless it is outside the window or a later copy of a known message."""
         key = record.properties.get(DEDUP_KEY, "")
         topic, queue_id = record.topic, record.queue_id
         real_topic = record.properties.get("REAL_TOPIC")
@@ -140,7 +143,8 @@ class SendDuplicates:
                 stored_ms - known.result.store_timestamp <= window_ms
             ):
                 return
-            del self._firsts[topic, key]  # it was new again: the later one goes to the end
+            # the key's window had expired: the later message is inserted at the end
+            del self._firsts[topic, key]
         result = AppendResult(
             record.physical_offset,
             record.total_size,
@@ -151,7 +155,7 @@ class SendDuplicates:
         self.note(topic, key, result, queue_id, record.unique_id or "")
 
     def cut(self, log_offset: int) -> None:
-        """The log ends at `log_offset` now: what was stored behind it is nowhere."""
+        """The log was truncated to `log_offset`: forget the messages behind it."""
         firsts = self._firsts
         for name in [name for name, each in firsts.items() if each.result.physical_offset >= log_offset]:
             del firsts[name]

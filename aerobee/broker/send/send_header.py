@@ -1,4 +1,4 @@
-"""The header of the send family: 10 and 324 carry long names, 310, 320 and 325 one letter a field.
+"""The header of the send family: 10 and 324 carry long field names; 310, 320 and 325 one-character names.
 
 Source: SendMessageRequestHeader and SendMessageRequestHeaderV2. And the body of a batch (320), entries back to back:
 
@@ -29,11 +29,11 @@ _NAMES = (
     "properties", "reconsumeTimes", "unitMode", "maxReconsumeTimes", "batch",
 )  # fmt: skip
 LONG_NAMED = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE})
-# Of one batch, before others get their event loop iteration.
+# Maximum work for one batch before other tasks of the event loop run.
 ENTRIES_PER_TURN = 512
-# Bytes; every other one may be a key of the index. Maximum that the fast path stores in one call; the
-# handlers store larger batches in slices.
+# The same bound for bytes of properties: in the worst case every second byte is a key of the index.
 PROPERTIES_PER_TURN = 32_768
+# Maximum that the fast path stores in one call; the handlers store larger batches in slices.
 FAST_BATCH_ENTRIES_MAX = 8_192
 FAST_BATCH_HASHES_MAX = 32_768
 

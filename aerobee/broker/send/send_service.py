@@ -77,8 +77,8 @@ from aerobee.system_names import HALF_TOPIC
 class SendOutcome:
     """Result of a stored send.
 
-    `append` says where: of the first one when `is_repeated`. `wants_to_wait`: the sender wants its answer when that is
-    durable, where the broker is set to that.
+    `append` is its position, or that of the first copy when `is_repeated`. `wants_to_wait`: the sender requests its
+    reply only when the message is durable, if the broker is configured to wait.
     """
 
     append: AppendResult
@@ -104,7 +104,7 @@ class _Form:
 
 
 class SendService:
-    """Stores what senders send, or refuses it. Knows no protocol: send_calls.py answers by remoting."""
+    """Stores or refuses sent messages, independent of the protocol: send_calls.py handles remoting requests."""
 
     def __init__(
         self,
@@ -311,7 +311,7 @@ class SendService:
                     f"the message is illegal: its sysFlag says transaction, but property {TRAN_MSG} is not true",
                 )
             return sys_flag
-        # A consumer that gives back a committed message leaves the property in it.
+        # A committed message that a consumer sends back still has the property.
         if header.topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) or (
             header.reconsume_times > 0 and DELAY in properties
         ):
@@ -342,8 +342,8 @@ class SendService:
         if group is None:
             raise group_unknown(group_name)
         tries_max = tries_bound(group, header.max_reconsume_times)
-        # A group that holds orderly locks retries in place; what it sends here has used up its tries. A message that
-        # was not tried before comes from an operator who sends dead letters again.
+        # A group with orderly locks retries in the client; a message that it sends here has used all its
+        # tries. A message that was not tried before comes from an operator who sends dead letters again.
         tries = header.reconsume_times
         if tries <= tries_max and (tries == 0 or not self._locks.holds_any(group_name)):
             return topic
@@ -406,10 +406,12 @@ class SendService:
         unique_key = outer.get("UNIQ_KEY") or self._unique_keys.next(self._clock.now_ms())
         return _Form(outer, unique_key, entries=entries)
 
-    # --- what was decided
+    # --- storing
 
     def _write(self, form: _Form, header: SendHeader, body: bytes, sender: Caller) -> SendOutcome:
-        """Store it, and note what follows from that. Raises RemoteError, StoreError."""
+        """Store the message, record its dedup key, and create the recall handle of a timer message. Raises RemoteError,
+        StoreError.
+        """
         properties, queue_id, born_host = form.properties, header.queue_id, pack_host(*sender.host_port)
         recall_handle = ""
         if form.entries:

@@ -22,7 +22,7 @@ DIGITS_MAX = 18
 
 
 def number(text: str | None) -> int | None:
-    """A decimal number of a property, or None for what is not one."""
+    """The decimal number in a property, or None if the text is no number."""
     if text is None or len(text) > DIGITS_MAX:
         return None
     digits = text.removeprefix("-")

@@ -1,4 +1,4 @@
-"""UNIQ_KEY for messages that come without one: 32 hex digits, as clients make them.
+"""Creates a UNIQ_KEY for messages without one: 32 hex digits, as RocketMQ's clients create them.
 
 Follows MessageClientIDSetter: IPv4 4 bytes | u16 process id | i32 salt | i32 ms since the month began | u16 counter.
 """
@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 
 class UniqueKeys:
-    """Makes keys; two brokers differ by address, two runs of one by process id and salt."""
+    """Creates keys. Keys of two brokers differ by address, keys of two runs of a broker by process id and salt."""
 
     def __init__(self, *, ip: bytes, process_id: int, salt: int) -> None:
         self._prefix = (

@@ -35,7 +35,7 @@ LEVELS: Mapping[str, AckLevel] = {
 
 
 def wanted_level(properties: Mapping[str, str], attributes: Mapping[str, str]) -> AckLevel | None:
-    """The level of a message; None: the broker's settings apply. Raises ValueError for a name that is none."""
+    """The level of a message; None: the broker's settings apply. Raises ValueError for an unknown name."""
     name = properties.get(ACK_LEVEL)
     if name is None:
         return LEVELS.get(attributes.get(ACK_LEVEL_ATTRIBUTE, ""))

@@ -1,4 +1,4 @@
-"""Attributes of topics and groups: what an administrator may write, and what becomes of what is stored.
+"""Attributes of topics and groups: validates an administrator's changes, and applies them to the stored attributes.
 
 Source: AttributeUtil, TopicAttributes, SubscriptionGroupAttributes (RocketMQ). A change is written `+key=value` to set and
 `-key` to remove, several separated by commas; stored keys have no sign. An immutable attribute is set when the topic

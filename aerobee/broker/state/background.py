@@ -1,4 +1,4 @@
-"""Background work of a broker: timers and tasks with one owner, which ends them."""
+"""Background work of a broker: timers and tasks with one owner, which cancels them."""
 
 from __future__ import annotations
 

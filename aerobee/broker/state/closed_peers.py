@@ -1,7 +1,7 @@
-"""Connections that have closed and whose memberships are taken off in slices. Core.
+"""Removes the memberships of closed connections in slices. Core.
 
-One connection may be a member of a thousand groups, and hundreds of connections may close in one event loop iteration. The first memberships are
-taken off immediately, as nearly always all of them are; the rest waits for the next iterations.
+One connection may be a member of a thousand groups, and hundreds of connections may close in one event loop iteration.
+The first slice is removed immediately, which is nearly always all; the rest follows in the next iterations.
 """
 
 from __future__ import annotations
@@ -14,21 +14,22 @@ from aerobee.remoting.peer import Peer
 
 log = logging.getLogger(__name__)
 
-LEAVING_AT_ONCE = 2_000  # memberships taken off in one event loop iteration: some 5 ms
+LEAVING_AT_ONCE = 2_000  # maximum memberships removed per event loop iteration: about 5 ms
 
 
 class ClosedPeers:
-    """Belongs to the event loop."""
+    """Closed connections with memberships left to remove. Belongs to the event loop."""
 
     def __init__(
         self, leave_one: Callable[[Peer], bool], call_soon: Callable[[Callable[[], None]], object]
     ) -> None:
-        """`leave_one` takes one membership of a peer off and returns False when the peer has none (more). It has taken one off, too,
-        when it raises."""
+        """`leave_one` removes one membership of a peer, and returns False when the peer has none left. When it raises,
+        the membership counts as removed, too.
+        """
         self._leave_one = leave_one
         self._call_soon = call_soon
         self._peers: deque[Peer] = deque()
-        self._left = 0  # that may be taken off in this iteration
+        self._left = 0  # memberships that may still be removed in this iteration
         self._is_due = False
 
     def add(self, peer: Peer) -> None:
@@ -58,7 +59,7 @@ class ClosedPeers:
             try:
                 is_left = self._leave_one(peer)
             except Exception:
-                # No membership may keep the others, and other connections', from being taken off.
+                # A failing membership must not prevent the removal of the others, also of other connections.
                 log.exception(
                     "a membership of %s, which is closed, was not taken off completely", peer.address
                 )

@@ -1,4 +1,4 @@
-"""A broker's settings: RocketMQ's BrokerConfig keys and defaults, and the few that are Aerobee's own.
+"""A broker's settings: RocketMQ's BrokerConfig keys and defaults, and a few Aerobee-specific keys.
 
 A key of the file is the field's name in camelCase (aerobee/config.py). Keys that name thread pools of RocketMQ have no
 counterpart here: one event loop serves a broker. Storage settings are in StoreConfig.
@@ -22,7 +22,7 @@ from aerobee.message import LEGAL_NAME, TOPIC_BYTES_MAX
 from aerobee.metrics_config import MetricsConfig
 from aerobee.remoting.protocol import MASTER_ID
 
-INTERVAL_MS_MIN = 10  # of what is done again and again: at 0 it takes the event loop for itself
+INTERVAL_MS_MIN = 10  # minimum of the periodic intervals: 0 would block the event loop
 TIME_MS_MAX = 253_402_300_799_999  # the last moment of the year 9999: a later one cannot be written as a date
 WARN, REFUSE = "warn", "refuse"  # handling of members with different subscriptions
 POLICIES = (WARN, REFUSE)
@@ -234,12 +234,14 @@ class BrokerConfig(MetricsConfig):
     """percent of pops that look at the retry topic first"""
     pop_from_retry_probability_for_priority: int = 0
     """the same for pops that heed priorities"""
-    # A message that comes again keeps its queue's number in the retry topic (and so its priority); else it lies in queue 0.
+    # With it a redelivered message keeps its queue id in the retry topic, and so its priority; otherwise it
+    # goes to queue 0.
     use_separate_retry_queue: bool = False
     """POP's retry topics get as many queues as their topic"""
     priority_order_asc: bool = True
     """priority that pops deliver first: the highest number, else the lowest"""
-    # A new group that begins at the end gets a new queue whole: one whose first message is in memory.
+    # A new group that begins at the end receives a new queue from its start: a queue whose first message is
+    # in memory.
     init_pop_offset_by_check_msg_in_mem: bool = True
     """a new POP group begins at the first message while the queue is still in memory"""
     retrieve_message_from_pop_retry_topic_v1: bool = field(
@@ -248,7 +250,8 @@ class BrokerConfig(MetricsConfig):
     """POP reads retry topics of the old name, too"""
     enable_pop_buffer_merge: bool = False
     """acknowledgements that come soon are matched in memory, before anything is written"""
-    # An ordered pop that waits is served when the invisible time of what others hold has expired; else at its deadline.
+    # A pending ordered pop is served when the invisible time of messages at other consumers expires; else at
+    # its deadline.
     enable_notify_after_pop_order_lock_release: bool = True
     """pops that wait for an ordered queue are notified when it is free"""
     # transactions, replies, recall
@@ -405,7 +408,7 @@ class BrokerConfig(MetricsConfig):
 
     @property
     def send_wait_limit_ms(self) -> int:
-        """Maximum wait of requests before sends are refused; 0: as long as they do."""
+        """Maximum wait of requests, after which sends are refused; 0: never."""
         return self.wait_time_mills_in_send_queue if self.broker_fast_failure_enable else 0
 
     @property

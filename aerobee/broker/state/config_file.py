@@ -38,7 +38,7 @@ class ConfigFile:
     def __init__(
         self, path: str | os.PathLike[str], *, disk: Disk, writer: StateWriter | None = None
     ) -> None:
-        """Without a `writer` nothing is left to another thread: all calls block."""
+        """Without a `writer` thread all calls block."""
         self.path = os.fspath(path)
         self._disk = disk
         self._writer = writer
@@ -57,7 +57,7 @@ class ConfigFile:
         return load_statistics_file(self._disk, self.path, self._parse)
 
     def write(self, value: Mapping[str, Any]) -> None:
-        """Replace the file. Raises StoreError when the disk refuses; the old content is there then."""
+        """Replace the file. Raises StoreError when the write fails; the old content is then unchanged."""
         data = fastjson.dumps_pretty(value)
         save_config_file(self._disk, self.path, data, self._check)
         self._good = len(data), zlib.crc32(data)

@@ -1,4 +1,4 @@
-"""The small files of one broker: where they lie, and the thread that writes them one after the other."""
+"""The small files of one broker: their paths, and the thread that writes them one after the other."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from aerobee.store.files.disk import Disk
 
 
 class ConfigFiles:
-    """Makes ConfigFiles by their names, and writes without making the event loop wait."""
+    """Creates ConfigFile objects by name, and writes them off the event loop."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class ConfigFiles:
         self._writer = StateWriter(writer)
 
     def file(self, name: str) -> ConfigFile:
-        """The file of this name in the store's config directory, whether it is there or not."""
+        """The file of this name in the store's config directory, existing or not."""
         return ConfigFile(path=self._path_of(name), disk=self._disk, writer=self._writer)
 
     def run_blocking(self, work: Callable[[], None]) -> None:
@@ -38,7 +38,7 @@ class ConfigFiles:
         self._writer.run(work)
 
     def retry(self) -> None:
-        """Try again what the disk refused."""
+        """Retry failed writes."""
         self._writer.retry()
 
     def close(self, *, wait: bool) -> None:

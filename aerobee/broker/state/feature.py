@@ -23,7 +23,7 @@ from aerobee.store.log.stored_message import StoredMessage
 
 
 class PutHook(NamedTuple):
-    """Gives messages another form before they are stored: those that have one of the properties `names`.
+    """Rewrites, before they are stored, the messages that have one of the properties `names`.
 
     `form` gets a checked message and its properties, decoded, and returns what to store instead; one that changes
     the properties returns a message with the new text. Raises RemoteError to refuse.
@@ -34,11 +34,11 @@ class PutHook(NamedTuple):
 
 
 class Feature:
-    """Base of all features: each method is overridden by those that need it."""
+    """Base of all features. A feature overrides the methods that it needs."""
 
     name = ""
     put_hook: PutHook | None = None
-    needs: tuple[str, ...] = ()  # names of the features without which this one serves nothing
+    needs: tuple[str, ...] = ()  # names of the features that this one needs to serve requests
     # Whether the put hook's messages are stored while the feature begins at a new master: they wait in the log anyway.
     accepts_early = False
     # Requests of handlers() that are answered also by a master at which the feature could not start.
@@ -66,8 +66,9 @@ class Feature:
         """This broker copies a master's log: keep up with it where that makes take_over() short. stop() ends it."""
 
     async def copy(self, master: str, is_following: Callable[[], bool]) -> None:
-        """Copy from the broker at `master` what is in no table and not in the log, until cancelled. What comes with an end of the
-        master's log is true here once this log reached it, while is_following(): then this log is the begin of the master's.
+        """Copy the feature's data that is neither in a table nor in the log from the broker at `master`, until
+        cancelled. Data that states an end of the master's log is valid here once this log has reached that end, and
+        while is_following(), that is, while this log is a prefix of the master's.
         """
 
     def log_cut(self, log_offset: int) -> None:

@@ -30,7 +30,7 @@ class MasterQuestions:
         self._client = client
 
     def connection_to(self, address: str) -> object | None:
-        """The connection to that broker; another object after it was lost. None while there is none."""
+        """The connection to that broker; another object after it was lost. None while there is no connection."""
         return self._client.connection_to(address)
 
     async def ask(self, address: str, request: RemotingCommand) -> RemotingCommand:

@@ -18,8 +18,8 @@ log = logging.getLogger(__name__)
 
 
 def make_missed_topics(topics: TopicTable, mappings: QueueMappings, store: MessageStore) -> None:
-    """Make such topics again, and such queues of topics that are known, and give every queue the kind of its topic; a broker that
-    copied from no master makes none.
+    """Recreate missed topics, and missed queues of known topics, and give every queue the kind of its topic. Does
+    nothing at a broker that copied from no master.
 
     A topic gets the queues up to the last that has messages: how many there were is not known. A sender to one behind them is
     refused and asks for the route. A topic with batches has `queue.type=BatchCQ`; that of single messages alone does not show.

@@ -1,4 +1,4 @@
-"""Calls to other brokers by their names: a logical queue may have parts that lie there.
+"""Calls to other brokers by broker name, for logical queues with parts at those brokers.
 
 Addresses come from the nameservers' cluster info (106), are kept for 30 s, and are requested again after a failure.
 Source: BrokerOuterAPI.getRpcClient and ClientMetadata (RocketMQ).
@@ -26,7 +26,7 @@ ASK_TIMEOUT_S = 3.0
 
 
 class PeerBrokers:
-    """Asks the masters of other broker names."""
+    """Sends requests to the masters of other broker names."""
 
     def __init__(
         self,

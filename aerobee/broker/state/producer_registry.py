@@ -7,7 +7,8 @@ what became of a transaction, so any live member of the group will do.
 Answers of request-reply go to a client by its id (connection_of), which clients say themselves: to the connection of
 its last heartbeat. With signed heartbeats a client id belongs to its signer while the signer's connection is a member:
 another client with this id joins its groups, but receives no replies. The same signer takes the id over with its next
-heartbeat from any connection, because it has reconnected. At RocketMQ 5.5.0 whoever joined last gets the answers.
+heartbeat from any connection, because it has reconnected. In RocketMQ 5.5.0 the client that joined last receives the
+replies.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class ProducerRegistry:
     def register(
         self, group: str, peer: Peer, client_id: str, *, language: int, version: int, principal: str = ""
     ) -> bool:
-        """Note a heartbeat, signed by `principal`; return whether the member is new."""
+        """Record a heartbeat, signed by `principal`; return whether the member is new."""
         now, now_ms = self._clock.monotonic(), self._clock.now_ms()
         members = self._groups.setdefault(group, {})
         self._claim(client_id, peer, principal)

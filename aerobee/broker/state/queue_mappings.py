@@ -1,4 +1,5 @@
-"""Static topics of one broker: topic -> which logical queues it has a part in, and the file topicQueueMapping.json.
+"""Static topics of one broker: topic -> the logical queues that have a part at this broker, and the file
+topicQueueMapping.json.
 
 Follows TopicQueueMappingManager and the checks of TopicQueueMappingUtils (RocketMQ). The file is RocketMQ's:
 
@@ -43,8 +44,8 @@ class QueueMappings:
     async def put(self, wanted: QueueMapping, *, force: bool = False) -> QueueMapping:
         """Take a mapping over; on disk on return. `force` replaces whatever epoch and items there were.
 
-        Returns what is in force now. Raises UsageError for a contradictory mapping, StoreError when it cannot be saved;
-        nothing changes then.
+        Returns the effective mapping. Raises UsageError for a contradictory mapping, StoreError when it cannot be
+        saved; nothing changes then.
         """
         async with self._turn:
             check_numbers(wanted, self._clock.now_ms())

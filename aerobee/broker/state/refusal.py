@@ -50,7 +50,7 @@ _CODES = {
 
 
 class Refused(AerobeeError):
-    """A service refused a request. `text` says what was requested and what is allowed."""
+    """A service refused a request. `text` states the request and the permitted values."""
 
     def __init__(self, reason: Reason, text: str) -> None:
         super().__init__(text)

@@ -58,7 +58,7 @@ class RoleState:
     ) -> None:
         """Take another role; listeners are notified after it has changed. Raises ValueError for an epoch that goes back.
 
-        `is_provisional`: it is not decided yet, as for RoleState().
+        `is_provisional`: the role is not decided yet, as after RoleState().
         """
         if epoch is not None and epoch < self.epoch:
             raise ValueError(f"the epoch went from {self.epoch} back to {epoch}")

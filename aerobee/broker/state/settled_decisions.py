@@ -1,10 +1,11 @@
-"""Up to where in the log every decision about a transaction has its op record. Core.
+"""The log offset before which every decision about a transaction has its op record. Core.
 
-A master that starts looks behind that offset for commits without one. At a slave the master tells it, with its table of offsets: else a
-promotion would search the log from the oldest open transaction on, which may be as old as the log.
+A starting master searches the log from that offset on for commits without an op record. A slave receives the offset
+from its master, with the table of offsets. Without it, a promoted slave would search the log from the oldest open
+transaction on, which may be as old as the log.
 
-What always holds: the op records of all decisions before `offset` lie before it, too. A cut of the log therefore says nothing any more of
-what lies before the cut.
+Invariant: the op records of all decisions before `offset` are before `offset`, too. So a truncation of the log does not
+affect decisions before the cut.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable
 
 
 class SettledDecisions:
-    """Belongs to the event loop."""
+    """Holds the offset. Belongs to the event loop."""
 
     def __init__(self) -> None:
         self.offset = 0  # physical; 0 is always right
@@ -28,7 +29,9 @@ class SettledDecisions:
         self._has_unwritten = None
 
     def told(self, log_end: int) -> int:
-        """What a master tells: the end of its log, or the last offset at which it told that; 0 by a broker that does not decide."""
+        """The offset that a master sends to slaves: its log's end, or the last settled offset; 0 from a broker that
+        does not decide transactions.
+        """
         if self._has_unwritten is None:
             return 0
         if not self._has_unwritten():

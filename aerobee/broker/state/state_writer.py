@@ -1,9 +1,10 @@
 """The threads that write a broker's small files, so that the event loop never waits for the disk.
 
-One for what requests wait for, one for the rest, so that a large file of offsets on a slow disk keeps no administrator
-waiting. Invariant: each of the two processes work in order. A file belongs to one of them. For a file without waiting
-requests only the newest content is written, replacing waiting content; a failed write is retried (retry) until it or
-newer content is written. RocketMQ writes these files in the threads that change them (ConfigManager.persist).
+One thread writes the files that requests wait for, the other the rest, so that a large offset file on a slow disk
+delays no administrator. Invariant: each of the two threads runs its work in order. A file belongs to one of them. For a
+file without waiting requests only the newest content is written, replacing waiting content; a failed write is retried
+(retry) until it or newer content is written. RocketMQ writes these files in the threads that change them
+(ConfigManager.persist).
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class StateWriter:
     async def write(self, work: Work) -> None:
         """Run `work`, for which a request waits; it is done on return.
 
-        Raises what it raises, StoreError when the writer is closed.
+        Raises the errors of `work`, and StoreError when the writer is closed.
         """
         try:
             future = asyncio.get_running_loop().run_in_executor(self._urgent, work)

@@ -1,10 +1,10 @@
-"""Changes of a table that is replaced whole, never changed itself: in its file first, then in memory.
+"""Changes to an immutable table, which each change replaces as a whole: first in its file, then in memory.
 
-    change(apply)   queued; the next write holds all that are queued; then they are in memory, and each caller is notified
-    write_soon()    memory is ahead already; the file follows
+    change(apply)   queued; the next write contains all queued changes; then memory has them, and each caller is
+    notified write_soon()    memory has the change already; the file follows
 
 Invariants: one write at a time, and the last write equals the memory; a reported change is durable; changes are
-reported in the order of their requests. A write that fails fails all changes that it held, and memory stays as it is.
+reported in the order of their requests. A failed write fails all changes that it contains, and memory does not change.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ class _Change(Generic[T, N]):
 
 
 class TableChanges(Generic[T, N]):
-    """Belongs to the event loop. Without `run` a table has no file: changes are made immediately."""
+    """Queued changes of one table. Belongs to the event loop. Without `run` a table has no file: changes are made
+    immediately.
+    """
 
     def __init__(
         self, table: Table[T, N], *, run: Callable[[Callable[[], None]], Awaitable[None]] | None, what: str
@@ -150,7 +152,7 @@ class TableChanges(Generic[T, N]):
                 self._refused(error, changes, is_dirty=is_dirty)
                 return
             except Exception as error:
-                # An internal error: whoever waits for this write must not wait for ever.
+                # An internal error: the callers that wait for this write must not wait for ever.
                 log.exception("the %s could not be written", self._what)
                 self._refused(
                     StoreError(f"the {self._what} could not be written: {error!r}"),

@@ -1,4 +1,4 @@
-"""The readable queues of a topic at all brokers, as the nameservers know them. Kept for 30 s a topic.
+"""The readable queues of a topic at all brokers, as the nameservers know them, cached for 30 s per topic.
 
 Source: TopicRouteInfoManager of the broker (RocketMQ), loadBalancePollNameServerInterval.
 """
@@ -28,7 +28,7 @@ ASK_TIMEOUT_S = 3.0
 
 
 class TopicQueues:
-    """Call it with a topic. Without a nameserver that answers, the queues of this broker are all there are."""
+    """A callable: topic -> queues. When no nameserver answers, it returns only the queues of this broker."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The topics of one broker: what exists, how it is made, and the file config/topics.json.
+"""The topics of one broker: existing topics, their creation, and the file config/topics.json.
 
 Follows TopicConfigManager of RocketMQ. The file is RocketMQ's, so either product reads what the other wrote:
 
@@ -9,8 +9,8 @@ a topic may be created again, and its queues and offsets before that are not tho
 
 Invariants: the data version grows with every change, because a NameServer ignores a registration with a known version;
 the file is written off the event loop (table_changes.py). A change by an administrator, or by the first send to a new
-topic, is on disk before it is answered or announced. A topic that the broker makes for itself is there immediately and
-its file follows; a start makes it again when it finds messages of it (adopt).
+topic, is on disk before it is answered or announced. A topic that the broker creates for itself exists immediately, and
+its file follows; a start that finds messages of such a topic recreates it (adopt).
 """
 
 from __future__ import annotations
@@ -57,8 +57,9 @@ _ALWAYS_SYSTEM = NOT_SENDABLE | {
 RETRY_QUEUE_PERM = PERM_READ | PERM_WRITE
 COPIED_TO_FIELD = "aerobeeCopiedTo"
 DELETED_FIELD = "aerobeeDeleted"
-DELETED_MAX = 10_000  # deletions that are remembered, the newest: replicas hear of them within seconds
-COPIED_TO_INTERVAL_S = 60.0  # copied_to is in the file of a slave at the latest so long after it has moved
+# maximum number of remembered deletions, the newest ones: replicas read them within seconds
+DELETED_MAX = 10_000
+COPIED_TO_INTERVAL_S = 60.0  # maximum time between a change of a slave's copied_to and its write to the file
 
 
 def takes_client_sends(topic: str) -> bool:
@@ -113,7 +114,8 @@ class TopicTable:
         self._watchers: list[ChangeCallback] = []
         self._system: set[str] = set(_ALWAYS_SYSTEM)
         self.topics: dict[str, TopicConfig] = {}
-        # The topic of each message before this offset of the log is here or was deleted. None: of all messages.
+        # For each message before this log offset the table has the topic, or the topic was deleted. None:
+        # this holds for all messages of the log.
         self.copied_to: int | None = None
         self._copied_to_due_s = clock.monotonic() + COPIED_TO_INTERVAL_S
         self._fallback = fallback
@@ -150,7 +152,7 @@ class TopicTable:
 
     async def put_async(self, configs: Iterable[TopicConfig], *, must_save: bool = True) -> None:
         """Create or replace topics. In the table, and durable, on return. Raises UsageError, RemoteError (too many topics),
-        StoreError; none of `configs` is taken then. Without `must_save` they live in memory when the disk refuses.
+        StoreError; none of `configs` is taken then. Without `must_save` a failed write leaves the change in memory.
         """
         batch = _legal(configs)
         try:
@@ -161,8 +163,8 @@ class TopicTable:
             self.put_all(batch)
 
     def create_then(self, config: TopicConfig, told: Told) -> None:
-        """Create a topic, unless it is there by then, and call `told`: with None when it is there and durable, otherwise
-        with the UsageError, RemoteError or StoreError. Calls come in the order of the creations, right after the
+        """Create a topic unless it exists by then, and call `told`: with None when the topic is durable, otherwise with
+        the UsageError, RemoteError or StoreError. The calls follow in the order of the creations, immediately after the
         table has the topic, so that the first request sends first. Its name was checked.
         """
         put = self._putting((config,), key="autoCreateTopicNumsMax")
@@ -200,8 +202,8 @@ class TopicTable:
     async def delete_async(self, topics: Iterable[str], queues_of: Collection[str] = ()) -> list[str]:
         """Forget topics, durable on return; their messages are the store's business. Returns those that existed.
 
-        `queues_of`: topics that are deleted, too, and have queues but perhaps no settings, as LMQs: replicas hear of them.
-        Raises StoreError; all of them are kept then.
+        `queues_of`: further deleted topics that have queues but perhaps no settings, such as LMQs: replicas are
+        notified of them. Raises StoreError; all of them are kept then.
         """
         known = [topic for topic in topics if topic in self.topics]
 
@@ -236,11 +238,11 @@ class TopicTable:
     def from_template(
         self, topic: str, *, template: str, queue_nums: int, unit_flag: int = 0, allow: bool = True
     ) -> TopicConfig | None:
-        """The topic as a sender wants it made, if its template exists and may be inherited from; else None.
+        """The topic as a sender requests its creation, if its template exists and may be inherited from; else None.
 
-        `allow` is autoCreateTopicEnable: when off, none of the broker's own topics is a template; one that an operator
-        made with the inherit bit still is. Source: TopicConfigManager.createTopicInSendMessageMethod, which looks at
-        TBW102 only, so that the topics of the broker's and the cluster's name stay open to any client.
+        `allow` is autoCreateTopicEnable: when off, no internal topic of the broker is a template; a topic that an
+        operator created with the inherit bit still is. Source: TopicConfigManager.createTopicInSendMessageMethod, which
+        looks at TBW102 only, so that the topics of the broker's and the cluster's name stay open to any client.
         """
         model = self.topics.get(template)
         if model is None or not model.perm & PERM_INHERIT or (self.is_own(template) and not allow):
@@ -372,9 +374,10 @@ class TopicTable:
             self.save()
 
     def adopt(self, queues: Iterable[tuple[str, int]]) -> list[str]:
-        """Make again the retry and dead letter topics of which there are (topic, queue id) with messages, but no config.
+        """Recreate retry and dead-letter topics that have queues with messages, (topic, queue id), but no config.
 
-        They are the broker's own, and their file may have been behind when the broker was killed. Returns their names.
+        The broker creates these topics itself, and a kill may have lost the last write of their file. Returns their
+        names.
         """
         counts: dict[str, int] = {}
         for topic, queue_id in queues:
@@ -427,7 +430,8 @@ class TopicTable:
         """The log after `log_offset` comes from another master."""
         if any(end > log_offset for end in self.deleted.values()):
             self.deleted = {topic: end for topic, end in self.deleted.items() if end <= log_offset}
-            # They may be the next master's, whose table has the version of this one: it is to be copied as a whole.
+            # The entries may be those of the next master, whose table has the same version as this one: the
+            # whole table must be copied.
             self.data_version = DataVersion()
             self._changes.write_soon()
         if self.copied_to is not None and log_offset < self.copied_to:
@@ -474,7 +478,7 @@ class TopicTable:
             self.write(self.current())
 
     def retry(self) -> None:
-        """Write again what the disk did not take, if there is such a thing."""
+        """Retry a write that failed, if there is one."""
         self._changes.retry()
 
     async def settled(self) -> None:
@@ -483,7 +487,7 @@ class TopicTable:
 
     @property
     def is_unsaved(self) -> bool:
-        """Whether the disk did not take what memory has; it is tried again."""
+        """Whether memory has changes whose write failed; retry() writes them again."""
         return self._changes.is_unsaved
 
     def abandon(self) -> None:

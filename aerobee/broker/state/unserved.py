@@ -1,8 +1,9 @@
-"""Features that a master cannot serve now, with the reasons; every refusal reads this object. Belongs to the event loop.
+"""Features that a master cannot serve now, with the reasons; all refusals of such features read this object. Belongs to
+the event loop.
 
-A feature is here from the moment at which the broker becomes master until the feature has started (leading.py). A message of such a
-kind is refused with SERVICE_NOT_AVAILABLE, which RocketMQ's producers try again. Other requests wait a moment for a feature that is
-starting, and are refused like that when it takes longer or fails.
+A feature is unserved from the moment at which the broker becomes master until the feature has started (leading.py). The
+broker refuses the feature's messages with SERVICE_NOT_AVAILABLE, after which RocketMQ's producers retry. Other requests
+wait a moment for a starting feature, and are refused with the same code when it takes longer or fails.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ WAITING_MAX = 10_000  # requests; more are refused
 
 
 class UnservedKinds:
-    """`reasons` is empty at a slave, and at a master where all is well."""
+    """The unserved features. `reasons` is empty at a slave, and at a master whose features all run."""
 
     def __init__(self) -> None:
         self.reasons: dict[str, str] = {}  # name of the feature -> a clause without a full stop
@@ -30,7 +31,7 @@ class UnservedKinds:
         self._waiting: set[asyncio.Future[None]] = set()
 
     def put(self, names: Iterable[str], reason: str) -> None:
-        """These features are not served from now on, or for another reason than before."""
+        """Mark features as unserved, or change their reasons."""
         self.reasons.update(dict.fromkeys(names, reason))
         self._wake()
 

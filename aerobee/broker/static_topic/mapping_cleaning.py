@@ -38,7 +38,7 @@ Hosted = dict[int, Items]
 
 
 def holders_of_oldest(mapping: QueueMapping) -> set[str]:
-    """The brokers whose queues have to be looked at: those of the oldest parts of queues that are led here."""
+    """The brokers whose queues must be checked: those with the oldest parts of the queues that this broker leads."""
     return {items[0].broker_name for _, items in _led_with_parts(mapping)}
 
 
@@ -134,7 +134,7 @@ class MappingCleaning(Feature):
             self._spawn(self.clean())
 
     async def clean(self) -> None:
-        """Look at every mapping once. Unknown cases are left for the next round."""
+        """Check every mapping once. Unknown cases are left for the next round."""
         for topic in list(self._mappings.by_topic):
             for look in (self._expired, self._moved_on):
                 mapping = self._mappings.get(topic)

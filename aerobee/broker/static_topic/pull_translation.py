@@ -30,7 +30,7 @@ _WITH_OFFSETS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class PullTranslation:
-    """One pull: the item that serves it, and the physical offset it asks for there."""
+    """One pull: the mapping item that serves it, and the physical queue offset to pull there."""
 
     items: Items
     item: QueueMappingItem
@@ -43,7 +43,9 @@ class PullTranslation:
         return None if item is None else cls(items, item, max(item.physical(logic_offset), -1))
 
     def fields(self, request: RemotingCommand, *, is_local: bool) -> dict[str, str]:
-        """The request's fields for the physical queue. One for another broker is neither held nor commits."""
+        """The request's fields for the physical queue. A pull forwarded to another broker neither stays pending nor
+        commits an offset.
+        """
         item = self.item
         count = request.integer("maxMsgNums")
         if item.has_end:

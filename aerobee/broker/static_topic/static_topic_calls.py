@@ -1,4 +1,5 @@
-"""Requests that name a logical queue: sends, pulls, offsets; and UPDATE_AND_CREATE_STATIC_TOPIC 513, which makes the mapping.
+"""Requests that name a logical queue: sends, pulls, offsets; and UPDATE_AND_CREATE_STATIC_TOPIC 513, which creates the
+mapping.
 
 Stands before the handlers of the physical queues. A request for another topic, or one with `lo=false` (it was forwarded
 to this broker, or names the physical queue), continues to them directly. A request for a logical queue is answered with
@@ -218,7 +219,8 @@ class StaticTopicCalls:
     async def query(self, request: RemotingCommand, queue: LogicalQueue, peer: Peer) -> RemotingCommand:
         """14: the group's committed offset, searched from the newest part to the oldest."""
         if len(queue.items) == 1 and queue.leader.logic_offset == 0:
-            # One part that begins at 0: as any other queue, with the rule for new ones.
+            # A queue with one part that begins at 0 is treated as an ordinary queue, with the rule for new
+            # groups.
             return await self._ask(peer, request, queue.leader, self._offsets.query)
         reply = request.reply(
             ResponseCode.QUERY_NOT_FOUND, remark="Not found, maybe this group consumer boot first", ext={}

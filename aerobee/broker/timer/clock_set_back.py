@@ -1,13 +1,13 @@
-"""Pending messages whose due time comes from a clock that ran ahead and was set back. No RocketMQ class: its timers
-wait until the moment comes again.
+"""Corrects the due times of pending messages after the clock ran ahead and was set back. RocketMQ has no such class:
+its timers wait until the clock reaches the wrong time again.
 
-A delay is a length of time: a message that was to wait for 5 s while the clock showed 2050 is due 5 s after the clock shows
-2026 again, not in 24 years. A moment (TIMER_DELIVER_MS) is what its sender says, and is left as it is. Records of POP are delays:
-a check point comes back, and an acknowledgement counts, after the invisible time.
+A delay is a duration: a message with a delay of 5 s, sent while the clock showed 2050, is due 5 s after the clock shows
+2026 again, not in 24 years. A point in time (TIMER_DELIVER_MS) is the sender's, and does not change. Records of POP are
+delays: their due time is the end of the invisible time.
 
-Such units stand in slots from the timer's read time on; they were written at a time that is ahead now, so they are the
-newest of their slot's chain. Each is moved to the slot of its new time: a new unit there, and a new chain without it in
-its old slot. Both happen in one pass of the event loop, so that a checkpoint has both or neither.
+Such units are in slots from the timer's read time on. Their write time is in the future now, so they are the newest
+units of their slot's chain. ClockSetBack moves each to the slot of its new time: it adds a unit there, and gives the
+old slot a chain without the unit. It does both in one event loop iteration, so that a checkpoint has both or neither.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from aerobee.system_names import REVIVE_PREFIX
 
 log = logging.getLogger(__name__)
 
-LOOKS_PER_PASS = 256  # records; then the event loop gets its turn
+LOOKS_PER_PASS = 256  # records, after which other tasks of the event loop run
 NOTICE_MS = 2_000  # a clock that is set back by less makes nothing late by more than that
 
 
@@ -50,7 +50,7 @@ def delay_ms(properties: Mapping[str, str], due_ms: int, born_ms: int) -> int | 
 
 
 class ClockSetBack:
-    """Belongs to the event loop. step() is called with each pass of delivery."""
+    """Moves the affected units, a few per step(), which each pass of delivery calls. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -70,13 +70,13 @@ class ClockSetBack:
         self._is_noticed = False
         # Records of the timer topic before this physical offset may have times of the clock that was ahead.
         self.suspect_until = 0
-        self._listing: Iterator[list[TimerSlot]] | None = None  # while the slots to look at are found
+        self._listing: Iterator[list[TimerSlot]] | None = None  # while the slots to check are searched
         self._found: list[int] = []  # by then
-        self._left: list[int] = []  # slots to look at, the last one first
+        self._left: list[int] = []  # slots to check, the last one first
         self._at_hand: list[
             tuple[int, int]
-        ] = []  # due ms and physical offset, of the slot at hand, to look at
-        self._new_dues: dict[int, int] = {}  # of the slot at hand: physical offset -> when it is due now
+        ] = []  # messages of the present slot to check: due ms and physical offset
+        self._new_dues: dict[int, int] = {}  # messages of the present slot: physical offset -> new due time
         self._is_slot_due = self._has_listed = False
         self.moved_count = 0
 
@@ -106,8 +106,9 @@ class ClockSetBack:
         return self._is_noticed or self._is_slot_due or self._listing is not None or bool(self._left)
 
     def step(self, slot: WaitingSlot) -> None:
-        """Check some of the pending messages. `slot` is the one at hand, loaded. Raises StoreFull; it is tried again
-        then."""
+        """Check some of the pending messages. `slot` is the present slot, loaded. Raises StoreFull; the next step()
+        then retries.
+        """
         self.look()
         if self._is_noticed:
             self._begin()
@@ -164,7 +165,7 @@ class ClockSetBack:
         return self.new_due(message, self._messages.due_time(message, out_ms), now_ms, due_ms)
 
     def new_due(self, message: WaitingMessage, first_due_ms: int, now_ms: int, due_ms: int = 0) -> int | None:
-        """When a message is due by the new clock that was due at `first_due_ms`, or at `due_ms` by now; None to leave that."""
+        """New due time of a message that was first due at `first_due_ms`, and now at `due_ms`; None for no change."""
         delay = delay_ms(message.properties, first_due_ms, message.born_timestamp)
         if delay is None or (due_ms or first_due_ms) <= now_ms + delay + NOTICE_MS:
             return None
@@ -179,7 +180,7 @@ class ClockSetBack:
         chain = [unit for _, unit in files.log.chain(found.last, time_ms, files.precision_ms)]
         looked = 0
         moved: list[TimerUnit] = []
-        gone: set[int] = set()  # delivered when the clock was ahead, by a process that died
+        gone: set[int] = set()  # messages that an earlier run delivered while the clock was ahead
         for unit in chain:
             if not unit.magic & DELETE and progress.was_handled(unit.physical_offset):
                 gone.add(unit.physical_offset)

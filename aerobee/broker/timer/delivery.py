@@ -1,7 +1,8 @@
-"""From the wheel to the real topics: what is due of the slot at hand is delivered, then the next one (TimerDequeueGetService).
+"""Delivers timer messages to their real topics: the due messages of the present slot, then the next slot
+(TimerDequeueGetService).
 
-RocketMQ empties a slot when the clock has passed it, a second late, and gives up after three tries. Here each message is
-delivered at its own millisecond, and tried until the store takes it.
+RocketMQ empties a slot when the clock has passed it, a second late, and gives up after three tries. Here each message
+is delivered at its exact millisecond, and retried until the store accepts it.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _PAUSE_MS = round(ERROR_PAUSE_S * 1000)
 
 
 class TimerDelivery:
-    """Belongs to the event loop; works between start() and stop()."""
+    """Delivers slots of the wheel between start() and stop(). Belongs to the event loop."""
 
     def __init__(
         self,
@@ -75,7 +76,7 @@ class TimerDelivery:
         self._running = False
         self._timer: Timer | None = None
         self.trouble = ""  # error of the last pass, while it is retried
-        self._due_ms = 0  # for when the timer stands
+        self._due_ms = 0  # the time to which the timer is set
         self._filters: dict[str, Callable[[str, bytes], bool]] = {}
         self._settled: dict[str, Callable[[int], bool]] = {}
 
@@ -92,7 +93,9 @@ class TimerDelivery:
         self._settled[topic] = is_settled
 
     def start(self, newest_stored_ms: int) -> None:
-        """Continue with the slot that an earlier run had at hand. `newest_stored_ms`: when the newest record was stored."""
+        """Continue with the slot that an earlier run was delivering. `newest_stored_ms`: when the newest record was
+        stored.
+        """
         self._running = True
         if self._files.wheel.exists:
             now = self._clock.now_ms()
@@ -109,7 +112,7 @@ class TimerDelivery:
             self._timer = None
 
     def wake(self, due_ms: int) -> None:
-        """There is something to deliver at this time."""
+        """Schedule a pass for a message that is due at this time."""
         if self._timer is not None:
             if self._due_ms <= due_ms:
                 return
@@ -118,7 +121,7 @@ class TimerDelivery:
         self._timer = self._clock.call_later(wall_wait_s(self._clock, due_ms), self._run)
 
     def _run(self) -> None:
-        """Deliver what is due and set the timer for the rest."""
+        """Deliver the due messages, and set the timer for the next one."""
         self._timer = None
         if not self._running or self._slots.slot is None:
             return
@@ -135,7 +138,8 @@ class TimerDelivery:
             due_ms = self._clock.now_ms() + _PAUSE_MS
         except Exception as error:
             self.trouble = f"{type(error).__name__}: {error}"
-            # No message may end the delivery of all others: what is wrong is logged each time, and seen in the metrics.
+            # No single message may stop the delivery of the others: the error is logged at each try, and
+            # shown in the metrics.
             log.exception("the delivery of timer messages failed; trying again")
             due_ms = self._clock.now_ms() + _PAUSE_MS
         self.wake(due_ms)
@@ -180,10 +184,10 @@ class TimerDelivery:
         return self._clock.now_ms()
 
     def _deliver_run(self, slot: WaitingSlot, now: int) -> bool:
-        """Deliver a run of what is due; returns whether anything was done."""
+        """Deliver a run of due messages; returns whether it made progress."""
         progress = self._progress
         if slot.deleted or progress.has_handled:
-            return False  # each message is to be looked at
+            return False  # each message must be checked separately
         progress.touch()
         waiting = slot.take_due(now, RUN_MAX)
         count = settled = 0

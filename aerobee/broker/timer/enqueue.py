@@ -1,4 +1,5 @@
-"""From the timer topic into the wheel: each message of queue 0 of rmq_sys_wheel_timer gets a unit (TimerEnqueueGetService).
+"""Adds the timer topic's messages to the wheel: each message of queue 0 of rmq_sys_wheel_timer gets a unit
+(TimerEnqueueGetService).
 
 The unit stands in the slot of its TIMER_OUT_MS; beyond the roll window in a slot on the way, from which the message is
 stored again.
@@ -26,12 +27,12 @@ from aerobee.system_names import WHEEL_TIMER_TOPIC
 
 log = logging.getLogger(__name__)
 
-ENQUEUES_PER_PASS = 256  # then the event loop gets its turn
+ENQUEUES_PER_PASS = 256  # then other tasks of the event loop run
 ERROR_PAUSE_S = 1.0
 
 
 class TimerEnqueue:
-    """Belongs to the event loop; works between start() and stop()."""
+    """Adds messages to the wheel between start() and stop(). Belongs to the event loop."""
 
     def __init__(
         self,
@@ -76,13 +77,14 @@ class TimerEnqueue:
             self.on_messages()
 
     def on_messages(self, pause_s: float = 0.0) -> None:
-        """There are new messages in the timer topic; they may be readable only after this. None of them is due
-        within `pause_s`: so long they may wait for others, to be given their units together."""
+        """The timer topic has new messages. They may become readable only after this call. None of the messages is due
+        within `pause_s`, so enqueuing may wait that long for others, and add their units together.
+        """
         if self._running:
             self._want(pause_s, pause_s)
 
     def end_pause(self) -> None:
-        """Give units now to what only waits for company."""
+        """Enqueue now the messages that only wait for others."""
         if self._timer is not None and self._pause_s:
             self._enqueue()
 
@@ -110,7 +112,8 @@ class TimerEnqueue:
             self._enqueue_from(queue)
         except Exception as error:
             self.trouble = f"{type(error).__name__}: {error}"
-            # No message may end the enqueuing of all others: what is wrong is logged each time, and seen in the metrics.
+            # No single message may stop the enqueuing of the others: the error is logged at each try, and
+            # shown in the metrics.
             log.exception("timer messages could not be put into the wheel; trying again")
             self._want(ERROR_PAUSE_S)
 
@@ -141,14 +144,14 @@ class TimerEnqueue:
         self._want()
 
     def _enqueue_run(self, queue: ConsumeQueue) -> bool:
-        """Give a run of messages their units, as far as they are ordinary; returns whether there was any."""
+        """Add units for a run of ordinary messages; returns whether it added any."""
         progress = self._progress
         count = min(ENQUEUES_PER_PASS, queue.readable_max - progress.queue_offset)
         if progress.has_handled or count <= 0:
             return False
         entries = queue.entries(progress.queue_offset, count)
         if entries and entries[0][0] < self._set_back.suspect_until:
-            return False  # each message is to be looked at
+            return False  # each message must be checked separately
         looked = self._runs.look([entry[0] for entry in entries], self._precision_ms)
         now = self._clock.now_ms()
         units = [

@@ -37,7 +37,9 @@ class PendingCounts:
         self.data_version = DataVersion(0, now_ms, 0)
 
     def add(self, topic: str, step: int, now_ms: int) -> None:
-        """So many more messages (fewer, below 0) wait for the topic. A new topic beyond TOPICS_MAX is not counted."""
+        """Change a topic's number of pending messages by `step`, which may be negative. A new topic beyond TOPICS_MAX
+        is not counted.
+        """
         entry = self._counts.get(topic)
         if entry is None:
             if len(self._counts) >= TOPICS_MAX:

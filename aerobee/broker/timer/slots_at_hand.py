@@ -24,7 +24,7 @@ _DELAY_MAX = 2**31 - 1  # of a unit, ms
 
 
 class TimerMessages:
-    """Reads what the units point to."""
+    """Reads the messages that units of the timer log point to."""
 
     def __init__(self, store: MessageStore, precision_ms: int) -> None:
         self._store = store
@@ -71,7 +71,9 @@ class TimerMessages:
 
 
 def first_slot(out_ms: int, write_time: int, window_ms: int) -> int:
-    """In which slot's time, ms, a message for `out_ms` waits first: beyond the roll window in one on the way."""
+    """Time, ms, of the slot in which a message for `out_ms` waits first: beyond the roll window it is an intermediate
+    slot.
+    """
     rest = out_ms - write_time - window_ms
     if rest < 0:
         return out_ms
@@ -79,7 +81,9 @@ def first_slot(out_ms: int, write_time: int, window_ms: int) -> int:
 
 
 class SlotsAtHand:
-    """`slot` is delivered now, None before enter(); its successor is prepared meanwhile."""
+    """The present slot and its successor. `slot` is being delivered (None before enter()) while its successor is
+    prepared.
+    """
 
     def __init__(
         self,
@@ -98,7 +102,7 @@ class SlotsAtHand:
         self._next: WaitingSlot | None = None
 
     def forget(self) -> None:
-        """The slot that an earlier run was processing is processed again."""
+        """Forget the slots in memory, so that the present slot is read again."""
         self.slot = self._next = None
 
     def slot_start(self, time_ms: int) -> int:
@@ -127,7 +131,7 @@ class SlotsAtHand:
         )
 
     def add(self, units: Iterable[TimerUnit]) -> None:
-        """These units joined the wheel: those of a slot in memory join it here, too."""
+        """These units were added to the wheel: add those of slots in memory here, too."""
         for unit in units:
             for slot in (self.slot, self._next):
                 if slot is not None and slot.time_ms == unit.slot_time:
@@ -165,8 +169,8 @@ class SlotsAtHand:
         return TimerUnit(-1, magic, time_ms - delay, delay, physical_offset, size, topic_hash, due_ms)
 
     def _free_slot(self, time_ms: int, soon_ms: int, magic: int) -> tuple[int, int]:
-        """Slot of a message whose own slot is taken: an earlier one, to be stored again, or, when it is due or no slot
-        is free, the present slot. Returns the slot's time and the unit's magic.
+        """Slot of a message whose regular slot is occupied: an earlier one, from which it is stored again, or the
+        present slot when the message is due or no slot is free. Returns the slot's time and the unit's magic.
         """
         wheel, read_time = self._files.wheel, self._progress.read_time
         for earlier in range(time_ms - self._precision_ms, soon_ms, -self._precision_ms):
@@ -175,21 +179,21 @@ class SlotsAtHand:
         return read_time, magic
 
     def moved(self, time_ms: int, units: Iterable[TimerUnit]) -> None:
-        """These units left the slot of a time, not the one at hand, for the slots of their times."""
+        """These units were moved from the slot of a time, not the present one, to the slots of their times."""
         following = self._next
         if following is not None and following.time_ms == time_ms:
             self._next = self._open(time_ms)
         self.add(unit for unit in units if unit.slot_time != time_ms)
 
     def load_next(self) -> None:
-        """While nothing is due: read the next slot from the disk."""
+        """Read the next slot from the disk, while no message is due."""
         following = self._next
         if following is not None and not following.is_loaded and following.load(LOADS_PER_PASS):
             self._warm(following.offsets())
 
     def next_used(self, time_ms: int, now_ms: int) -> int:
-        """The first slot from a time on that was ever used, or an empty one before it, after a look at SLOTS_PER_LOOK; the
-        present one when none is before it.
+        """The first used slot from a time on, or an empty one before it after a search of SLOTS_PER_LOOK slots; the
+        present slot when none is before it.
         """
         wheel, present = self._files.wheel, self.slot_start(now_ms)
         if present - time_ms < self._files.span_ms:
@@ -199,14 +203,16 @@ class SlotsAtHand:
         return max(time_ms, min(present, found))
 
     def waiting_in(self, slot_time: int) -> set[int] | None:
-        """Physical offsets of what waits in the slot at hand; None for another one, or before it is loaded."""
+        """Physical offsets of the messages that wait in the present slot; None for another slot, or before it is
+        loaded.
+        """
         slot = self.slot
         if slot is None or slot.time_ms != slot_time or not slot.is_loaded:
             return None
         return self._progress.without_handled({*slot.offsets(), *slot.rolls})
 
     def waiting_of_this_slot(self) -> list[TimerUnit] | None:
-        """Units for what is not delivered yet of the slot at hand, for a chain without what was delivered.
+        """Units of the undelivered messages of the present slot, for a new chain without the delivered ones.
 
         None when the slot is not loaded or was empty: then its chain is right as it is.
         """

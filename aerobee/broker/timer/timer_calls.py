@@ -1,4 +1,5 @@
-"""Requests of clients, replicas and operators about timers: 60, 61, 370, and two calls of our own, documented here.
+"""Requests of clients, replicas and operators about timers: 60, 61, 370, and two Aerobee-specific requests, documented
+here.
 
 RECALL_MESSAGE 370 (topic, recallHandle, producerGroup) stores a message that cancels the pending one: it enters the
 same slot of the wheel and is processed before the slot's messages are delivered. As in RocketMQ it succeeds without a
@@ -60,8 +61,8 @@ from aerobee.store.timer.timer_log import DELETE, ROLL
 from aerobee.system_names import WHEEL_TIMER_TOPIC
 
 LIST_DEFAULT, LIST_MAX = 100, 1_000
-UNITS_MAX = 100_000  # a listing looks at so many
-UNITS_PER_PASS = 2_000  # then the event loop gets its turn
+UNITS_MAX = 100_000  # maximum number of messages that a listing checks
+UNITS_PER_PASS = 2_000  # then other tasks of the event loop run
 RECALL_TAG = "_RECALL_TAG_"
 
 
@@ -109,7 +110,7 @@ class TimerCalls:
     # --- replicas
 
     def checkpoint(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """60: how far the timer has come, 56 bytes; for a slave of ours the next units of the timer log, too."""
+        """60: the timer's progress, 56 bytes; for an Aerobee slave also the next units of the timer log."""
         return self._source.answer(request)
 
     def metrics(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
@@ -188,7 +189,7 @@ class TimerCalls:
     def _cancelling(
         self, handle: RecallHandle, now: int, peer: tuple[str, int]
     ) -> tuple[StoredMessage, dict[str, str]]:
-        """The message that cancels what the handle names."""
+        """The message that cancels the message of the handle."""
         with_topic = self._store.config.append_topic_for_timer_delete_key
         properties = {
             TIMER_DELETE_KEY: written_key(handle.topic, handle.unique_key, with_topic=with_topic),
@@ -225,7 +226,8 @@ class TimerCalls:
             properties[TIMER_DELIVER_MS] = str(deliver_ms)
             text = encode_properties(properties).encode(errors="surrogateescape")
             moved = self._hook(waiting.message(topic, queue_id, text), properties)
-            moved.prepared_transaction_offset = 0  # a new message, no delivery
+            # The hook stores the moved message as a new one, not as a delivery of the old one.
+            moved.prepared_transaction_offset = 0
             cancelling, its_properties = self._cancelling(handle, now, peer.host_port)
             out_ms = number(properties.get(TIMER_OUT_MS))
             if TIMER_ROLL_TIMES in waiting.properties or not self._is_in_slot(waiting, handle):
@@ -237,7 +239,8 @@ class TimerCalls:
             else:
                 its_properties[TIMER_DELETE_OFFSET] = str(waiting.physical_offset)
             cancelling = self._hook(cancelling, its_properties)
-            # The new one first: between the two a crash leaves one too many, never none.
+            # Store the message with the new time first, then the cancellation: a crash between them leaves
+            # both messages, never neither.
             if moved.topic == cancelling.topic:
                 self._store.append_batch([moved, cancelling])
             else:
@@ -255,7 +258,7 @@ class TimerCalls:
         return request.reply(ext=ext)
 
     def _find(self, handle: RecallHandle, now: int) -> WaitingMessage:
-        """The waiting message that a handle names. Raises RemoteError when there is none."""
+        """The waiting message that a handle names. Raises RemoteError when the message is not found."""
         out_text = str(handle.timestamp_ms - 1)
         found: WaitingMessage | None = None
         recalled: set[str] = set()
@@ -281,7 +284,7 @@ class TimerCalls:
         return found
 
     def _is_cancelled(self, message: WaitingMessage) -> bool:
-        """Whether a message that cancels this one is on its way as well, to a slot that is not looked at yet."""
+        """Whether a cancellation of this message is already pending, in a slot that was not processed yet."""
         key, out_text = message.properties.get(UNIQUE_KEY, ""), message.properties.get(TIMER_OUT_MS)
         keys = waiting_keys(message.properties, message.physical_offset)
         answer = self._store.query(WHEEL_TIMER_TOPIC, key, count_max=64)
@@ -301,7 +304,7 @@ class TimerCalls:
     # --- listing
 
     async def listing(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """910370: what waits, by due time."""
+        """910370: the pending messages, ordered by due time."""
         topic = request.field("topic")
         from_ms = request.integer("fromMs", 0)
         until_ms = request.integer("untilMs", 2**62)

@@ -1,15 +1,18 @@
-"""A slave's side of copying timers: its timer files are those of its master, a second late (SlaveSynchronize.syncTimerCheckPoint).
+"""A slave's side of copying timers: its timer files follow its master's with a delay of a second
+(SlaveSynchronize.syncTimerCheckPoint).
 
 RocketMQ's slaves put the messages of the timer topic into a separate wheel and copy how far the master's is delivered. Two wheels
-may hold a message in different slots: it came late at one, or a clock was set back. Here the slave copies the master's units, so that a
-slot is the same at both, and what the checkpoint says of the master's wheel is true of this one (timer_statement.py). A broker that
-becomes master continues as from its own checkpoint: neither the timer topic nor the log is read from where the oldest timer waits.
+may hold a message in different slots: it came late at one, or a clock was set back. Here the slave copies the master's
+units, so that a slot is equal at both, and the checkpoint of the master's wheel is valid for the slave's
+(timer_statement.py). A broker that becomes master continues as from its own checkpoint: neither the timer topic nor the
+log is read from where the oldest timer waits.
 
-What always holds: `checkpoint` is set only while the files are exactly what it says, and this log reached the end that the master's had.
-A RocketMQ master tells no units: its read time is noted, and a wheel is made when this broker leads (Timers._finding_due).
+Invariant: `checkpoint` is set only while the files match it exactly, and this log has reached the end that the master's
+log had. A RocketMQ master sends no units: the slave records its read time, and builds a wheel when it becomes master
+(Timers._finding_due).
 
-While units are written it is None, and what counts is config/timercheck, which is older; behind its position nothing of the timer log
-is used. A cut of the log ends both (Timers.log_cut, after_cut.py).
+While units are written it is None, and the older config/timercheck is valid: units of the timer log behind its position
+are not used. A cut of the log ends both (Timers.log_cut, after_cut.py).
 """
 
 from __future__ import annotations
@@ -47,15 +50,17 @@ from aerobee.store.timer.timer_log import TimerUnit
 log = logging.getLogger(__name__)
 
 INTERVAL_S = 1.0
-ERROR_PAUSE_S = 10.0  # after what this broker's own disk refused: the copy begins again
-REACH_WAIT_S = 5.0  # for this log to come as far as the master's was
+ERROR_PAUSE_S = 10.0  # after an error of this broker's disk, the copy starts over
+REACH_WAIT_S = 5.0  # for this log to reach the end that the master's log had
 REACH_LOOK_S = 0.02
-UNITS_PER_STEP = 512  # a millisecond or two; then the event loop gets its turn
+UNITS_PER_STEP = 512  # one to two milliseconds; then other tasks of the event loop run
 COUNTS_INTERVAL_S = 10.0
 
 
 class TimerCopy:
-    """Belongs to the event loop. run() works while this broker follows a master."""
+    """Copies a master's timer files while run() runs, which is while this broker follows a master. Belongs to the event
+    loop.
+    """
 
     def __init__(
         self,
@@ -74,13 +79,13 @@ class TimerCopy:
         self._saver = saver
         self._pending = pending
         self._clock = clock
-        self._source = 0  # of the units in the files; 0: the copy begins again
+        self._source = 0  # number of the timer log that the files copy; 0: the copy starts over
         self._position = 0  # behind the last of them, in the master's timer log
         self._walk = ""  # while the master's wheel is read: where its next part begins
         self._slot: list[
             TimerUnit
         ] = []  # of the last slot that was read, which may continue: the newest first
-        self._forgotten = 0  # how often forget() was called
+        self._forgotten = 0  # number of forget() calls
         self._counts_at_s = float("-inf")
         self._trouble = ""
 
@@ -101,13 +106,17 @@ class TimerCopy:
         self._forgotten += 1
 
     def take(self) -> TimerCheckpoint | None:
-        """What a broker that becomes master continues from, with the files as they are; None when they have to be opened again."""
+        """The checkpoint from which this broker continues when it becomes master, with the files as they are; None when
+        the files must be opened again.
+        """
         checkpoint = self.checkpoint
         self.forget()
         return checkpoint
 
     async def run(self, master: str, is_following: Callable[[], bool]) -> None:
-        """Copy from the broker at `master` until cancelled, while is_following(): this log is known to be the begin of the master's."""
+        """Copy from the broker at `master` until cancelled. It copies only while is_following(), that is, while this
+        log is a verified prefix of the master's log.
+        """
         if self.checkpoint is None:
             self.forget()  # an earlier run may have ended between two units
         self._trouble, self._counts_at_s = "", float("-inf")
@@ -170,7 +179,9 @@ class TimerCopy:
         return False
 
     async def _copy_read_time(self, master: str, body: bytes) -> None:
-        """Of a RocketMQ master: note up to which time its timers are delivered. Its deliveries do not say which message they deliver."""
+        """Record the time up to which a RocketMQ master has delivered its timers. Its deliveries do not say which
+        message they deliver.
+        """
         known = self._forgotten
         told, bounds = decode_timer_checkpoint(body), await self._questions.log_bounds(master)
         if (
@@ -187,7 +198,7 @@ class TimerCopy:
             self._saver.save_read_time(replace(told, copied_from=copied))
 
     async def _has_reached(self, log_end: int) -> bool:
-        """Wait until this log is as long as the master's was; whether it got there in time."""
+        """Wait until this log reaches the end that the master's log had; returns whether it did in time."""
         deadline = self._clock.monotonic() + REACH_WAIT_S
         while self._store.log.end < log_end:
             if self._clock.monotonic() >= deadline:
@@ -227,7 +238,9 @@ class TimerCopy:
         return True
 
     def _whole_slots(self, units: list[TimerUnit], *, is_last: bool) -> list[TimerUnit]:
-        """Of the wheel's units, slot after slot, those of slots that are whole, the oldest of each first."""
+        """Return the units of the slots that are complete, slot after slot, each slot's oldest unit first. `units` are
+        the wheel's next units.
+        """
         whole: list[TimerUnit] = []
         precision_ms = self._files.precision_ms
         for unit in units:

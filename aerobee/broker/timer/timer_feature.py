@@ -1,4 +1,4 @@
-"""The timer as a feature of the broker: its parts put together, opened, started and ended in order."""
+"""The timer as a feature of the broker: assembles, opens, starts and stops its parts in order."""
 
 from __future__ import annotations
 
@@ -39,17 +39,19 @@ from aerobee.system_names import WHEEL_TIMER_TOPIC
 log = logging.getLogger(__name__)
 
 _QUEUE_OFFSET, _QUEUE_OFFSET_AT = head_struct("queue_offset"), field_at("queue_offset")
-WARM_COUNT_MAX = 20_000  # records of one slot that are brought into memory ahead
+WARM_COUNT_MAX = 20_000  # records of one slot that are loaded into memory ahead
 LATE_MS = 60_000  # a message is not given its unit later than this after its time
 SCAN_BACK_MS = (
-    600_000  # of what a RocketMQ master had delivered: so far back deliveries of Aerobee are looked for
+    600_000  # how far before a RocketMQ master's read time recovery searches for deliveries by Aerobee
 )
 RECORD_BYTES = 4_096  # number of bytes read of each; longer ones are rare
 RECORDS_PER_STEP = 256
 
 
 class Timers(Feature):
-    """Messages at any time. With timerWheelEnable=false it refuses them and touches no file."""
+    """The timer feature: messages delivered at any time. With timerWheelEnable=false it refuses them and touches no
+    file.
+    """
 
     name = "timer"
     accepts_early = True
@@ -114,7 +116,8 @@ class Timers(Feature):
             clock=parts.clock,
         )
         self._checkpoint: TimerCheckpoint | None = None
-        self._was_due: set[int] = set()  # physical offsets of what counts as delivered by its time alone
+        # physical offsets of messages that count as delivered because of their time
+        self._was_due: set[int] = set()
         self._has_run = False
         self._rates = (parts.clock.monotonic(), 0, 0)
         store.on_arrival(self._service.on_appended, WHEEL_TIMER_TOPIC)
@@ -205,7 +208,7 @@ class Timers(Feature):
         self._copy.loaded(self._checkpoint)
         if not self._parts.role.takes_writes:
             self._saver.start_copying(self._checkpoint)
-            return  # what was delivered is found when this broker leads
+            return  # deliveries are searched when this broker becomes master
         scan_from = self._scan_start()
         log_files, end = self._store.log, self._store.log.end
         self._use(scan_from, delivered_sources(log_files, scan_from, end))
@@ -223,7 +226,7 @@ class Timers(Feature):
             tree = load_statistics_file(disk, self._metrics_path, parse_counts)
         except OSError as error:
             raise StoreError(f"the timer's files cannot be opened: {error}") from error
-        if tree is not None and self._files.rebuilt_from is None:  # else they are counted again
+        if tree is not None and self._files.rebuilt_from is None:  # a rebuild counts the messages again
             self._service.progress.pending.load(tree)
         self._was_due = yield from self._finding_due()
 
@@ -281,7 +284,7 @@ class Timers(Feature):
         store, checkpoint = self._store, self._checkpoint
         told = self._files.rebuilt_from
         if told is not None and told.copied_from is not None:
-            # What Aerobee delivered before the RocketMQ master led is due long ago.
+            # Messages that Aerobee delivered before the RocketMQ master took over have due times in the past.
             return window_start(store.log, told.read_time_ms - SCAN_BACK_MS)
         if checkpoint is not None:
             # RocketMQ's deliveries carry no marks: there is nothing to find.
@@ -300,11 +303,13 @@ class Timers(Feature):
             self._saver.start(self._checkpoint)
             self._source.begin()
             if self._checkpoint is not None and self._checkpoint.scan_from < 0:
-                # RocketMQ wrote it. From here on a crash must find where to look for deliveries.
+                # RocketMQ wrote it. A start after a crash from here on needs the offset from which to search
+                # for deliveries.
                 self._saver.save_first()
 
     async def take_over(self) -> None:
-        # The files are the copy of the last master's, or as a master before left them, or were taken away with a cut.
+        # The files are a copy of the last master's, or those of an earlier mastership, or were removed by a
+        # truncation.
         if not self._is_enabled:
             return
         copied = self._copy.take()
@@ -326,7 +331,7 @@ class Timers(Feature):
             await self._copy.run(master, is_following)
 
     def log_cut(self, log_offset: int) -> None:
-        # The checkpoint on the disk goes with the cut (after_cut.py).
+        # The clean-up after the truncation removes the checkpoint file (after_cut.py).
         self._files.revoke_saves()
         self._copy.forget()
 
@@ -361,7 +366,7 @@ class Timers(Feature):
         self._service.on_messages(pause_s)
 
     def limits(self) -> tuple[int, int] | None:
-        """Precision and longest delay, ms; None while each message is to be looked at."""
+        """Precision and longest delay, ms; None while each message must be checked."""
         config = self._store.config
         if not self._is_enabled or config.timer_congest_num_each_slot != NO_LIMIT:
             return None

@@ -34,7 +34,7 @@ _NOT_FOR_THE_TIMER = frozenset({WHEEL_TIMER_TOPIC, HALF_TOPIC, OP_TOPIC, SCHEDUL
 
 
 class TimerHook:
-    """Called with each message of a client that is stored."""
+    """The put hook. The broker calls it with each message of a client before it stores the message."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class TimerHook:
         self._chance = chance
 
     def __call__(self, message: StoredMessage, properties: dict[str, str]) -> StoredMessage:
-        """Raises RemoteError: 13 for a time that cannot be, 1 when timers are off or the slot is full."""
+        """Raises RemoteError: 13 for an invalid time, 1 when timers are off or the slot is full."""
         if not any(name in properties for name in TIMER_DELAYS):
             if TIMER_DELETE_KEY in properties and message.topic not in _NOT_FOR_THE_TIMER:
                 raise _illegal(

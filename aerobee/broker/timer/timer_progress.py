@@ -1,4 +1,5 @@
-"""Progress of the timer: messages with a unit, the present slot, and its deliveries by an earlier run. Core.
+"""Progress of the timer: the messages that have a unit, the present slot, and the slot's deliveries by an earlier run.
+Core.
 
 Invariants: slots before `read_time` are delivered; messages below `queue_offset` have their unit; deliveries of slots
 from `read_time` on are in the commit log after `scan_from`.
@@ -14,12 +15,12 @@ from aerobee.broker.timer.pending_counts import PendingCounts
 from aerobee.store.queue.queue_table import AnyQueue
 from aerobee.system_names import WHEEL_TIMER_TOPIC
 
-# Of RocketMQ's rocketmq_delay_message_latency.
+# Buckets of RocketMQ's rocketmq_delay_message_latency.
 DELAY_ENDS_S = (60.0, 600.0, 3_600.0, 43_200.0, 86_400.0, 259_200.0)
 
 
 class TimerProgress:
-    """Changed by enqueue and delivery, each step by one call; read by checkpoints and operators."""
+    """Enqueue and delivery change it, with one call per step; checkpoints and operators read it."""
 
     def __init__(
         self,
@@ -36,20 +37,20 @@ class TimerProgress:
         self.lateness = DeliveryLateness()
         self.delays = Spread(
             DELAY_ENDS_S
-        )  # for how long messages were to wait when they came to the wheel, s
+        )  # requested delays, in s, of the messages that were added to the wheel
         self.queue_offset = 0
         self.read_time = 0
         self.scan_from = 0
         self.enqueued = self.dequeued = 0
         self.is_changed = False  # since the last checkpoint
-        self._is_slot_touched = False  # something of the slot at hand was delivered
+        self._is_slot_touched = False  # a message of the present slot was delivered
         # A message that cancels, or one that was stored again for a later slot, must be in its slot before that is
-        # delivered. So nothing is delivered before what an earlier run left has its units, and no slot is left
-        # before what was stored again from it has.
+        # delivered. So delivery starts only when all messages of an earlier run have their units, and a slot
+        # is left only when all messages stored again from it have theirs.
         self._first_needed_offset = self._needed_offset = 0
         self._handled: set[int] = (
             set()
-        )  # physical offsets of what an earlier run delivered since the checkpoint
+        )  # physical offsets of the messages that an earlier run delivered since the checkpoint
         self._handled_until = 0
 
     # --- life
@@ -57,8 +58,8 @@ class TimerProgress:
     def take_over(
         self, *, queue_offset: int, read_time: int, scan_from: int, handled: set[int], until_ms: int
     ) -> None:
-        """Continue where an earlier run ended; `handled` are the physical offsets of what it delivered since, of slots before
-        `until_ms`.
+        """Continue where an earlier run ended; `handled` are the physical offsets of the messages that it delivered
+        since, of slots before `until_ms`.
         """
         self.queue_offset = queue_offset
         self.read_time = read_time - read_time % self._precision_ms
@@ -104,7 +105,7 @@ class TimerProgress:
         return before < self._needed_offset <= queue_offset
 
     def count_enqueued(self, counts: Mapping[str, int], unit_count: int, now_ms: int) -> None:
-        """So many units were given; `counts` of them, by real topic, wait for delivery."""
+        """Count added units; `counts` of them, by real topic, wait for delivery."""
         self.enqueued += unit_count
         for topic, count in counts.items():
             self.pending.add(topic, count, now_ms)
@@ -118,19 +119,19 @@ class TimerProgress:
 
     @property
     def may_leave_slot(self) -> bool:
-        """Whether all that was stored again from the slot at hand has its unit."""
+        """Whether all messages that were stored again from the present slot have their unit."""
         return self.queue_offset >= self._needed_offset
 
     def stored_again(self) -> None:
-        """A message of the slot at hand now stands at the topic's end."""
+        """A message of the present slot was stored again at the end of the timer topic."""
         self._needed_offset = self.queue_end
 
     def touch(self) -> None:
-        """Something of the slot at hand is being delivered."""
+        """A delivery from the present slot begins."""
         self.is_changed = self._is_slot_touched = True
 
     def count_delivered(self, topic: str, late_ms: int, now_ms: int) -> None:
-        """A message was delivered to `topic`, so long after it was due."""
+        """Count a delivery to `topic`, with its lateness."""
         self.dequeued += 1
         self.lateness.add(late_ms)
         self.pending.add(topic, -1, now_ms)
@@ -152,11 +153,11 @@ class TimerProgress:
         self.pending.add(topic, -1, now_ms)
 
     def enter(self, time_ms: int) -> None:
-        """The slot of a time is the one at hand."""
+        """Make the slot of a time the present one."""
         if time_ms == self.read_time:
             return
         self.read_time = time_ms
-        # The deliveries of a slot are before the read time only now: RocketMQ goes by that alone.
+        # Only now is the slot before the read time, by which alone RocketMQ decides what is delivered.
         self.is_changed = self.is_changed or self._is_slot_touched
         self._is_slot_touched = False
         if self._handled_until and time_ms > self._handled_until and not self.behind_messages:
@@ -188,5 +189,5 @@ class TimerProgress:
         self._handled_until = min(self._handled_until, self.read_time)
 
     def without_handled(self, physical_offsets: set[int]) -> set[int]:
-        """Those that are not delivered yet."""
+        """The messages that an earlier run has not delivered."""
         return physical_offsets - self._handled

@@ -1,9 +1,9 @@
 """Writes the timer's progress: a checkpoint after each timerFlushIntervalMs with changes, and at the stop.
 
 A checkpoint says that messages below an offset of the timer topic have their unit, and that slots before a time are
-delivered. So it waits until the commit log is on the disk as far as it reached then: a power loss must not take a message
-or a delivery back that the checkpoint counts. At a clean stop the slot at hand gets a chain of only what still waits,
-so that RocketMQ, which knows no marks, continues from here without delivering anything twice.
+delivered. So the save waits until the commit log is durable up to its end at that time: a power loss must not remove a
+message or a delivery that the checkpoint includes. At a clean stop the present slot gets a chain of only the pending
+messages, so that RocketMQ, which has no source pointers, continues without delivering a message twice.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from aerobee.store.timer.timer_files import TimerFiles
 
 log = logging.getLogger(__name__)
 
-IDLE_SAVE_MS = 60_000  # so far may the saved read time lag behind while nothing happens
+IDLE_SAVE_MS = 60_000  # maximum lag of the saved read time while there are no changes
 READ_TIME_SAVE_MS = 3_000  # as RocketMQ's slaves
 COPY_SAVE_BYTES = (
     16 << 20
-)  # of the log: so far may a slave's checkpoint lag behind its log; some 0.1 s to read
+)  # maximum lag of a slave's checkpoint behind its log, in bytes; about 0.1 s to read
 
 
 class TimerSaver:
-    """Belongs to the event loop; the writing runs elsewhere."""
+    """Saves the timer's progress. Belongs to the event loop; a thread writes the files."""
 
     def __init__(
         self,
@@ -145,8 +145,8 @@ class TimerSaver:
     # --- a slave's
 
     def save_copied(self, checkpoint: TimerCheckpoint, *, has_units: bool) -> None:
-        """A slave's files are what its master said; `has_units`: units were written since the last call. Written as often as a master
-        writes its own, and when a restart would have much of the log to read.
+        """Save the checkpoint that a slave copied from its master. `has_units`: units were written since the last call.
+        A slave saves as often as a master, and when a restart would have to read a large part of the log.
         """
         copied, last = checkpoint.copied_from, self.current
         assert copied is not None
@@ -184,7 +184,7 @@ class TimerSaver:
     # --- the checkpoint
 
     def present(self) -> TimerCheckpoint:
-        """What a checkpoint would say at this moment."""
+        """The checkpoint of this moment."""
         service = self._service
         # Without a wheel nothing ever had a unit, so that no delivery has to be found.
         has_waited = self._files.wheel.exists or service.progress.behind_messages

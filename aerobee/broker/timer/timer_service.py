@@ -1,10 +1,10 @@
-"""The timer at work: its parts, wired and started in order, and how far and how late they are (TimerMessageStore).
+"""The running timer: wires and starts its parts in order, and reports their progress and lag (TimerMessageStore).
 
     timer_progress.py its progress slots_at_hand.py the present slot and the next one, in memory clock_set_back.py messages with due times of a clock that ran ahead enqueue.py from the timer topic into the wheel
     delivery.py         from the wheel to the real topics
 
-RocketMQ delivers again after a crash what it had delivered of a slot. Here source pointers in the commit log record the
-deliveries (docs/decisions/0006-exact-timers-in-rocketmqs-files-never-twice.md).
+After a crash RocketMQ delivers again the messages of a slot that it had delivered. Here source pointers in the commit
+log record the deliveries (docs/decisions/0006-exact-timers-in-rocketmqs-files-never-twice.md).
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ from aerobee.store.timer.timer_files import TimerFiles
 
 
 class TimerService:
-    """Belongs to the event loop; only a master starts it. `progress` and `slots` are read by who saves and who shows."""
+    """The running timer of a master. Belongs to the event loop. TimerSaver and the operators' requests read `progress`
+    and `slots`.
+    """
 
     def __init__(
         self,
@@ -87,7 +89,9 @@ class TimerService:
     # --- life
 
     def take_over(self, *, queue_offset: int, read_time: int, scan_from: int, handled: set[int]) -> None:
-        """Continue where an earlier run ended; `handled` are the physical offsets of what it delivered since."""
+        """Continue where an earlier run ended; `handled` are the physical offsets of the messages that it delivered
+        since.
+        """
         self.slots.forget()
         self.progress.take_over(
             queue_offset=queue_offset,
@@ -130,7 +134,9 @@ class TimerService:
 
     @property
     def behind_ms(self) -> int:
-        """By how much delivery is late, ms: since when the slot at hand should have been done."""
+        """Delivery lag, ms: the lateness of the oldest due message, or the time since the end of the present slot if
+        that is larger.
+        """
         slot = self.slots.slot
         if slot is None:
             return 0

@@ -1,4 +1,6 @@
-"""A master's side of copying timers: answers GET_TIMER_CHECK_POINT (60) of slaves, ours and RocketMQ's (timer_statement.py)."""
+"""A master's side of copying timers: answers GET_TIMER_CHECK_POINT (60) of Aerobee's and RocketMQ's slaves
+(timer_statement.py).
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ _NUMBER_BITS = 62
 
 
 class TimerSource:
-    """Belongs to the event loop; answers with units between begin() and end()."""
+    """Serves slaves; between begin() and end() its replies contain units. Belongs to the event loop."""
 
     def __init__(self, *, files: TimerFiles, saver: TimerSaver, store: MessageStore) -> None:
         self._files = files
@@ -38,11 +40,13 @@ class TimerSource:
         self._number = random.getrandbits(_NUMBER_BITS) + 1
 
     def end(self) -> None:
-        """They are not any more."""
+        """Stop adding units to replies."""
         self._number = 0
 
     def answer(self, request: RemotingCommand) -> RemotingCommand:
-        """The checkpoint on the disk for RocketMQ's slaves; the present one with the next units for ours."""
+        """The checkpoint on the disk for RocketMQ's slaves; the present checkpoint with the next units for
+        Aerobee's.
+        """
         if request.field(SOURCE) is None:
             return request.reply(body=self._saver.current.fields())
         if not self._number or self._saver.is_held:

@@ -1,20 +1,24 @@
-"""What a master tells its slaves about its timers: the answer to GET_TIMER_CHECK_POINT (60), and what a slave of ours asks. Core.
+"""Encodes a master's reply to GET_TIMER_CHECK_POINT (60), by which slaves copy its timers, and the request of an
+Aerobee slave. Core.
 
-RocketMQ's slaves send no fields and read the 56 bytes of the checkpoint. Ours name in the request which timer log they copy and up to
-where; behind the 56 bytes come the next units of that timer log, 52 bytes each:
+RocketMQ's slaves send no fields and read the 56 bytes of the checkpoint. Aerobee's slaves name in the request the timer
+log that they copy, and the end of their copy. In the reply, the next units of that timer log follow the 56 bytes, 52
+bytes each:
 
     request   aerobeeTimerLog: number of the timer log, 0 for none | aerobeePosition: where the copy ends
               aerobeeWalk: of the answer before, while the wheel is read
     answer    the same, of the units that come | aerobeeNext: behind them | aerobeeLogEnd: where the commit log ends now
               aerobeeScanFrom: TimerCheckpoint.scan_from | aerobeeWhole: there are no more units now
 
-A slave that has nothing of this timer log gets what waits in the wheel first (store/timer/wheel_walk.py), not the log: most of its
-units are of slots that have passed. Such an answer says aerobeeWheel: first or next; aerobeePosition is where
-the log continues when the wheel has been read, and the last of these answers has no aerobeeWalk.
+A slave that has nothing of this timer log first receives the pending units of the wheel (store/timer/wheel_walk.py),
+not the log, because most of the log's units belong to past slots. Such a reply has aerobeeWheel: first or next. Its
+aerobeePosition is the position in the log from which the slave copies after the wheel. The last of these replies has no
+aerobeeWalk.
 
-What always holds: with all units before aerobeeNext, an answer with aerobeeWhole is what a checkpoint written at this moment would be. So
-a broker that has these units, and the commit log up to aerobeeLogEnd, continues from it as the master would after a crash. The number
-changes with each mastership: positions of another one mean other units.
+Invariant: a reply with aerobeeWhole equals the checkpoint that the master would write at this moment, given all units
+before aerobeeNext. So a broker that has these units, and the commit log up to aerobeeLogEnd, continues from the reply
+as the master would after a crash. The timer log's number changes with each mastership, because equal positions of two
+timer logs hold different units.
 """
 
 from __future__ import annotations
@@ -47,7 +51,7 @@ class TimerStatement:
     log_end: int  # physical offset: where the commit log ended
     is_whole: bool
     wheel: str = ""  # WHEEL_FIRST and so on: the units are of the wheel
-    walk: str = ""  # where the next part of the wheel begins; empty: there is none
+    walk: str = ""  # begin of the next part of the wheel; empty after the last part
 
     def encode(self) -> tuple[dict[str, str], bytes]:
         """Fields and body of the answer."""

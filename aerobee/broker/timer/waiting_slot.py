@@ -17,7 +17,7 @@ Chain = Iterator[tuple[int, TimerUnit]]
 
 
 class WaitingSlot:
-    """`time_ms` is when the slot begins. Nothing is due before it is loaded."""
+    """One slot in memory. `time_ms` is the slot's begin. No message is due before the slot is loaded."""
 
     def __init__(
         self,
@@ -28,8 +28,8 @@ class WaitingSlot:
         due_of: Callable[[TimerUnit], int],
         delete_key_of: Callable[[TimerUnit], str | None],
     ) -> None:
-        """A unit that says a time after `latest_ms` is not believed. `due_of` and `delete_key_of` look into the message, for what
-        its unit does not say.
+        """A unit that says a time after `latest_ms` is not believed. `due_of` and `delete_key_of` read the message, for
+        values that its unit does not contain.
         """
         self.time_ms = time_ms
         self.rolls: list[int] = []  # physical offsets of messages to store again for a later slot
@@ -92,7 +92,7 @@ class WaitingSlot:
         heapq.heappop(self._heap)
 
     def take_due(self, now_ms: int, count_max: int) -> list[int]:
-        """Take out what is due, the first due first: `due ms << 64 | physical offset`. put_back() undoes it."""
+        """Remove the due messages, ordered by due time: `due ms << 64 | physical offset`. put_back() undoes it."""
         heap, limit = self._heap, (now_ms + 1) << OFFSET_BITS
         taken: list[int] = []
         while heap and heap[0] < limit and len(taken) < count_max:
@@ -100,7 +100,7 @@ class WaitingSlot:
         return taken
 
     def put_back(self, keys: list[int]) -> None:
-        """Put back what take_due() gave and was not delivered."""
+        """Put back messages of take_due() that were not delivered."""
         for key in keys:
             heapq.heappush(self._heap, key)
 
@@ -129,7 +129,7 @@ class WaitingSlot:
         return count
 
     def offsets(self) -> list[int]:
-        """Physical offsets of what waits, the first due first."""
+        """Physical offsets of the pending messages, ordered by due time."""
         return [key & OFFSET_MASK for key in sorted(self._heap)]
 
     def __len__(self) -> int:
@@ -137,5 +137,5 @@ class WaitingSlot:
 
     @property
     def is_done(self) -> bool:
-        """Whether it is loaded and nothing of it waits."""
+        """Whether the slot is loaded and has no pending message."""
         return self._chain is None and not self._heap and not self.rolls

@@ -1,4 +1,4 @@
-"""Distribution of pending timer messages over the next day, counted in the wheel for metrics. Core.
+"""Distribution of pending timer messages over the next day, counted in the wheel, as a metric. Core.
 
 The wheel has 86,400 slots for a day: they are counted in slices, so that other requests are served in between.
 
@@ -20,7 +20,7 @@ _NOTHING_YET = SampleBlock("timer_message_snapshot", None, None, tuple, tuple)
 
 
 class WheelSnapshot:
-    """Counts again each time."""
+    """The distribution as a metric. Each read() counts again."""
 
     def __init__(self, wheel: TimerWheel, clock: Clock) -> None:
         self._wheel = wheel

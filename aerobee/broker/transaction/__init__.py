@@ -1,1 +1,1 @@
-"""Transactions: half messages, their outcome, and asking producers about the ones that stay open."""
+"""Transactions: half messages, their outcome, and checks of open transactions with their producers."""

@@ -1,4 +1,5 @@
-"""CHECK_TRANSACTION_STATE 39: asks producers what became of their open transactions, and gives up after a while.
+"""CHECK_TRANSACTION_STATE 39: asks producers for the outcome of their open transactions, and gives up after a maximum
+number of checks.
 
 Follows TransactionalMessageCheckService and AbstractTransactionalMessageCheckListener of RocketMQ. A transaction is checked
 when its immunity has expired (transactionTimeOut, or its sender's value), then every transactionCheckInterval, up
@@ -31,7 +32,7 @@ from aerobee.system_names import HALF_TOPIC
 
 log = logging.getLogger(__name__)
 
-CHECKS_PER_PASS = 64  # then the event loop gets its turn
+CHECKS_PER_PASS = 64  # then other tasks of the event loop run
 ERROR_PAUSE_MS = 1_000
 CHANNEL_TRIES = 3  # maximum number of members of a group that are tried for one that accepts requests
 HOUR_MS = 3_600_000
@@ -75,7 +76,7 @@ class Checker:
         self._disarm()
 
     def opened(self, transaction: OpenTransaction) -> None:
-        """A transaction was opened or is to be asked about earlier."""
+        """A transaction was opened, or its check became due earlier."""
         due_ms = transaction.due_ms
         if due_ms is None:
             due_ms = transaction.stored_ms + self._live.value.transaction_time_out

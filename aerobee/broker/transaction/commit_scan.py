@@ -20,7 +20,8 @@ def commits_between(
     """Yield (physical offset, size) of each commit record that begins in [start, end); return where the next record begins.
 
     `start` is where a record begins. `read(physical offset, size)` returns bytes of one log file, fewer at its end.
-    Stops at what is neither a record nor the end of a file, and returns -1: recovery has cut the log there.
+    Stops at bytes that are neither a record nor the end of a file, and returns -1: recovery has truncated the log
+    there.
     """
     at = start
     while at < end:

@@ -37,7 +37,9 @@ _DECISIONS = {TRANSACTION_COMMIT: Outcome.COMMITTED, TRANSACTION_ROLLBACK: Outco
 
 
 class EndTransactionCalls:
-    """The handler of 37. `repeated_count`, `refused_count`, `unknown_count`: what changed nothing."""
+    """The handler of END_TRANSACTION. `repeated_count`, `refused_count` and `unknown_count` count requests without
+    effect.
+    """
 
     def __init__(
         self,
@@ -100,7 +102,7 @@ class EndTransactionCalls:
     def _confirm(self, peer: Peer, request: RemotingCommand, result: AppendResult | None) -> Reply:
         """Answer a sender that waits: with sync flush when the disk has the decision."""
         if result is None:
-            result = self._transaction_store.write_ops()  # of a rollback the op record is the only trace
+            result = self._transaction_store.write_ops()  # the op record is the only trace of a rollback
         reply = request.reply()
         return (
             reply if result is None else self._ack.answer(peer, reply, result.end, request_code=request.code)
@@ -140,7 +142,7 @@ class EndTransactionCalls:
         self, peer: Peer, request: RemotingCommand, queue_offset: int, physical_offset: int, group: str
     ) -> HalfMessage:
         """The half message that a request names. Raises RemoteError, the same one for an unknown transaction and for
-        one of another sender: a distinct refusal would reveal what is needed to end it."""
+        one of another sender: a distinct refusal would reveal the data that is needed to end the transaction."""
         half = self._transaction_store.named_half(physical_offset, (HALF_TOPIC,))
         if (
             half is None
@@ -169,7 +171,8 @@ class EndTransactionCalls:
             self.repeated_count += 1
             return None
         if before is Outcome.GIVEN_UP:
-            # It was never decided: the broker gave up checking, and this is the late answer.
+            # The transaction was never decided: the broker gave up its checks, and this request is the late
+            # answer.
             if outcome is Outcome.COMMITTED:
                 return self._transaction_store.commit_given_up(half)
             self._transaction_store.table.remember(half.key, outcome)

@@ -32,7 +32,7 @@ class TransactionFastPath:
         self._transaction_store = transaction_store
         self._opened = opened
         self.takes_halves = takes_halves
-        # Of the burst.
+        # State of the present burst.
         self._first: OpenTransaction | None = None
         self._is_decided = False
 
@@ -69,12 +69,12 @@ class TransactionFastPath:
     # Its arguments below are OpenTransactions of open_transactions().
 
     def committed(self, transaction: Any) -> None:
-        """Its message is in the log."""
+        """The committed message is in the log."""
         self._is_decided = True
         self._transaction_store.committed(transaction)
 
     def rolled_back(self, transaction: Any) -> None:
-        """It is closed without a delivery."""
+        """The transaction is closed without a delivery."""
         self._is_decided = True
         self._transaction_store.rolled_back(transaction)
 

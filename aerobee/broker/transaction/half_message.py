@@ -1,4 +1,4 @@
-"""The forms of a half message: in the half queue, committed, asked about, and given up. Core.
+"""The forms of a half message: in the half queue, committed, in a check, and given up. Core.
 
 Follows TransactionalMessageBridge.parseHalfMessageInner, EndTransactionProcessor.endMessageTransaction and
 AbstractTransactionalMessageCheckListener of RocketMQ. The half queue is queue 0 of RMQ_SYS_TRANS_HALF_TOPIC; a half

@@ -3,7 +3,7 @@
     {"dataVersion": {"counter", "stateVersion", "timestamp"},
      "transactionCount": {topic: {"count", "timeStamp"}}}
 
-It is for people and tools: a start counts again, for RocketMQ's own count drifts after a crash, even below 0.
+Only people and tools read the file: a start counts again, because RocketMQ's count drifts after a crash, even below 0.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Requests of operators and tools about transactions: 323 of RocketMQ, and two calls of our own that are documented here.
+"""Requests of operators and tools about transactions: RocketMQ's 323, and two Aerobee-specific requests, documented
+here.
 
 RESUME_CHECK_HALF_MESSAGE 323 (topic, msgId: an offset message id) makes a half message open again with no checks counted;
 it may be one that was given up.
@@ -145,7 +146,7 @@ class TransactionOperatorCalls:
             and transaction.stored_ms <= newest_ms
         ]
         found.sort(key=lambda transaction: (transaction.stored_ms, transaction.queue_offset))
-        # Only what is shown is read.
+        # Read only the records that the reply shows.
         return [
             (
                 self._transaction_store.half_at(transaction.physical_offset) if number < count_max else None,

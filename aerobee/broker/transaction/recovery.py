@@ -39,7 +39,7 @@ Extent = tuple[int, int]  # physical offset, size
 
 
 class ReadQueue(Protocol):
-    """A consume queue."""
+    """The methods of a consume queue that recovery uses."""
 
     min_offset: int
     max_offset: int
@@ -49,7 +49,7 @@ class ReadQueue(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Data that a start reads. A queue that was never written to is None."""
+    """The data that recovery reads at start-up. A queue that was never written to is None."""
 
     half_queue: ReadQueue | None
     op_queue: ReadQueue | None
@@ -85,7 +85,7 @@ def recovering(
     source: Source, *, interval_ms: int, was_committed: Callable[[HalfMessage], bool]
 ) -> Generator[list[Extent], None, Recovered]:
     """As recover(), in steps of some milliseconds: each yields the extents of the log, (physical offset, size), that the next step
-    reads. Nothing is decided or prepared meanwhile."""
+    reads. Until it ends no transaction may begin or be decided."""
     half_start, half_end = _range(source.half_queue, source.half_offset)
     op_start, op_end = _range(source.op_queue, source.op_offset)
     table = TransactionTable(start=half_start, end=half_end, op_start=op_start)
@@ -146,7 +146,7 @@ def _extents(queue: ReadQueue | None, offsets: Iterable[int]) -> list[Extent]:
 
 
 def _apply(table: TransactionTable, commits: deque[tuple[int, Key]], committed: set[Key], end: int) -> None:
-    """Close what was committed by a record that begins before `end`."""
+    """Close the transactions whose committed record begins before `end`."""
     while commits and commits[0][0] < end:
         _, key = commits.popleft()
         committed.add(key)
@@ -173,7 +173,8 @@ def _range(queue: ReadQueue | None, offset: int | None) -> tuple[int, int]:
     """The offsets of a queue to read: from the committed one, or the queue's first, to its end."""
     if queue is None:
         return 0, 0
-    # Beyond the end: a power loss took what was committed as done. Nothing between is there to be asked about.
+    # The committed offset is beyond the queue's end: a power loss removed processed entries. The missing half
+    # messages cannot be checked.
     return max(queue.min_offset, min(offset or 0, queue.max_offset)), queue.max_offset
 
 
@@ -213,7 +214,7 @@ def _read(source: Source, queue: ReadQueue, offset: int) -> Record | None:
 
 
 def _scan_start(source: Source, first_open: int, op_end: int) -> int:
-    """From where commits without an op record may stand: not before the oldest open half message."""
+    """The offset from which on commits may lack their op record: not before the oldest open half message."""
     known = max(source.settled_offset, source.log_start)
     queue = source.op_queue
     if queue is not None and op_end - queue.min_offset > OP_RECORDS_BACK:

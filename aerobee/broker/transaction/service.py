@@ -1,4 +1,4 @@
-"""Transactions as a part of the broker: half messages in, decisions, checks, and what is kept over a restart.
+"""Transactions as a part of the broker: half messages, decisions, checks, and the state that survives a restart.
 
 Follows TransactionalMessageServiceImpl and TransactionMetrics of RocketMQ. On the disk, besides the half and the op queue:
 
@@ -55,19 +55,21 @@ log = logging.getLogger(__name__)
 
 
 class _Rules(TypedDict):
-    """Further arguments of recover()."""
+    """The check interval and the test for committed messages, as keyword arguments of recover()."""
 
     interval_ms: int
     was_committed: Callable[[HalfMessage], bool]
 
 
 class Transactions(Feature):
-    """The feature. `transaction_store` holds the open transactions, `checker` asks about them."""
+    """The transaction feature. `transaction_store` holds the open transactions, `checker` sends their checks to
+    producers.
+    """
 
     name = "transactions"
 
     def __init__(self, parts: BrokerParts, *, timers: Timers | None = None) -> None:
-        """With `timers` the hot path takes their messages, too."""
+        """With `timers` the fast path also serves timer messages."""
         self._timers = timers
         self._store: MessageStore = parts.store
         self._topics: TopicTable = parts.topics
@@ -252,7 +254,7 @@ class Transactions(Feature):
     # --- life
 
     def load(self) -> None:
-        """Find out what is open. A slave does it when it becomes a master."""
+        """Build the table of open transactions. A slave does it when it becomes a master."""
         self._metrics.load()
         if self._role.is_master:
             self._use(self._look())
@@ -286,7 +288,8 @@ class Transactions(Feature):
 
     def resign(self) -> None:
         self.stop()
-        # Another broker decides from here on; what was open here may be decided, or cut off.
+        # From here on another broker decides: transactions that are open here may be decided there, or
+        # truncated.
         self.transaction_store.resume_with(TransactionTable())
         self._has_table = False
         self._term += 1
@@ -335,8 +338,10 @@ class Transactions(Feature):
         )
 
     def _read_settled(self) -> int:
-        """Up to where decisions have their op records; 0 is always right, and has more of the log searched."""
-        tree = self._settled_file.read_statistics() or {}  # else found again in the log
+        """The offset before which decisions have their op records. 0 is always valid, but makes recovery search more of
+        the log.
+        """
+        tree = self._settled_file.read_statistics() or {}  # without the file the log is searched
         settled = tree.get("settledOffset")
         return settled if isinstance(settled, int) and 0 <= settled <= self._store.log.end else 0
 
@@ -352,7 +357,7 @@ class Transactions(Feature):
                 len(found.table.by_key), found.found_commits, found.scanned_bytes,
             )  # fmt: skip
 
-    # --- what is kept
+    # --- files
 
     def save(self) -> None:
         """At the stop: every decision gets its op record, and the files say how far everything is decided."""

@@ -1,7 +1,8 @@
-"""Writes of decisions: commit, rollback, a copy for a check, giving up, and the op records. No IO.
+"""Writes decisions on transactions: commits, rollbacks, copies for checks, given-up transactions, and op records. No
+IO.
 
-Follows TransactionalMessageBridge of RocketMQ. Each method appends and then changes the table with nothing in between,
-so that the two agree at every read:
+Follows TransactionalMessageBridge of RocketMQ. Each method appends to the log and then changes the table, without an
+await in between, so that the log and the table agree at every read:
 
     commit     the message itself first: it is the proof. A crash before its op record loses nothing, for a start looks
                for such messages (recovery.py)
@@ -121,7 +122,7 @@ class TransactionStore:
         return kept
 
     def half_at(self, physical_offset: int, topics: tuple[str, ...] = HELD_TOPICS) -> HalfMessage | None:
-        """The half message at an offset of the log, None when there is none (any more) or its record makes no sense."""
+        """The half message at an offset of the log, None when it was removed or its record is invalid."""
         # Also one that is not durable yet: store.read_record() would not show it, and its producer may end it already.
         commit_log = self._store.log
         if not commit_log.min_offset <= physical_offset <= commit_log.end - RECORD_BYTES_MIN:
@@ -168,7 +169,7 @@ class TransactionStore:
             try:
                 copy = read_half(record)
             except MalformedRecord:
-                continue  # not one of Aerobee's: any client may have written to this topic through RocketMQ
+                continue  # not written by Aerobee: with RocketMQ any client can write to this topic
             if copy.transaction_id == transaction_id and group in (None, copy.group):
                 return copy
         return None
@@ -201,7 +202,7 @@ class TransactionStore:
         self._has_rollback = True
 
     def decisions_made(self) -> None:
-        """See to it that what was decided gets its op record."""
+        """Schedule the op records of the decisions made so far."""
         urgent, self._has_rollback = self._has_rollback, False
         self._ops_changed(urgent=urgent)
 
@@ -239,7 +240,9 @@ class TransactionStore:
     def ask_again(
         self, transaction: OpenTransaction, half: HalfMessage, *, due_ms: int
     ) -> tuple[StoredMessage, AppendResult]:
-        """Store the copy about which a check is sent now, counting it. Raises StoreError."""
+        """Store a new copy of the half message, with its number of checks, for the check that is sent now. Raises
+        StoreError.
+        """
         copy = asked_again(half, transaction.checks + 1)
         result = self._store.append(copy)
         self.table.asked(

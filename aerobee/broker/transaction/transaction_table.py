@@ -39,8 +39,9 @@ class Outcome(Enum):
 class OpenTransaction:
     """An undecided transaction. `queue_offset` and `physical_offset` are those of its newest copy.
 
-    `stored_ms` is when its first copy was stored, as far as that is known; `immunity_ms` for how long its sender wants
-    no check, None for the broker's setting; `due_ms` when to check next, None: when the broker's immunity has expired.
+    `stored_ms` is the store time of its first copy, if known. `immunity_ms` is the time without checks that its
+    producer requested, None for the broker's setting. `due_ms` is the time of the next check, None: when the broker's
+    immunity time has expired.
     """
 
     __slots__ = (
@@ -114,7 +115,7 @@ class TransactionTable:
         self.counts: dict[str, int] = {}  # topic -> open transactions
         self.outcomes: OrderedDict[Key, Outcome] = OrderedDict()
         self.ops: list[int] = []  # half-queue offsets that are decided and not written yet
-        self._next = max(start, end)  # the half queue's end, as far as we know
+        self._next = max(start, end)  # the half queue's end, as far as known
         self._start = start
         self._op_start = op_start
         self._op_records: deque[tuple[int, int]] = deque()  # op-queue offset, largest half offset in it
@@ -127,8 +128,9 @@ class TransactionTable:
     def prepared(self, transaction: OpenTransaction) -> OpenTransaction:
         """A half message is stored; return the transaction that it belongs to.
 
-        Under the id of an open transaction a half message of another topic is no copy: its sender may have no permission for the
-        first one's topic, and would decide it by deciding his own. It counts as rolled back, and the open one is returned.
+        Under the id of an open transaction a half message of another topic is no copy: its sender may have no
+        permission for the first one's topic, and would decide the first transaction together with the second. The new
+        one counts as rolled back, and the open one is returned.
         """
         offset = transaction.queue_offset
         if offset >= self._next:
@@ -145,7 +147,8 @@ class TransactionTable:
         self.counts[topic] = self.counts.get(topic, 0) + 1
         if transaction.due_ms is None:
             fresh = self._fresh
-            while fresh and fresh[0].queue_offset not in self.open:  # keeps it about as long as what is open
+            # bounds its size to about the number of open transactions
+            while fresh and fresh[0].queue_offset not in self.open:
                 fresh.popleft()
             fresh.append(transaction)
         else:
@@ -153,7 +156,7 @@ class TransactionTable:
         return transaction
 
     def _join(self, known: OpenTransaction, copy: OpenTransaction) -> None:
-        """One more copy of an open transaction: it stays one."""
+        """Add one more copy of an open transaction, which remains one transaction."""
         offset = copy.queue_offset
         if offset in known.copies:
             return
@@ -188,7 +191,7 @@ class TransactionTable:
         self.remember(key, outcome)
 
     def remember(self, key: Key, outcome: Outcome) -> None:
-        """Note an outcome, the newest replacing what was known before."""
+        """Record an outcome; it replaces an earlier one."""
         outcomes = self.outcomes
         count = len(outcomes)
         outcomes[key] = outcome
@@ -226,7 +229,7 @@ class TransactionTable:
         return min(times, default=None)
 
     def _drop_outdated(self) -> None:
-        """Remove entries at the front of both queues that stand for nothing any more."""
+        """Remove outdated entries at the front of both queues."""
         fresh, heap, by_key = self._fresh, self._due, self.by_key
         while fresh and (fresh[0].due_ms is not None or by_key.get(fresh[0].key) is not fresh[0]):
             fresh.popleft()
@@ -279,7 +282,7 @@ class TransactionTable:
         return ops
 
     def op_written(self, op_queue_offset: int, offsets: list[int]) -> None:
-        """An op record holds these offsets now."""
+        """An op record with these offsets was written."""
         if offsets:
             self._op_records.append((op_queue_offset, max(offsets)))
 
