@@ -1,4 +1,4 @@
-"""Writes checkpoints: after a sync, a checkpoint records the bounds that are durable then.
+"""Writes checkpoints: after a sync, a checkpoint records the bounds that the sync made durable.
 
 Follows the StoreCheckpoint of RocketMQ and its flush by FlushConsumeQueueService.
 """
@@ -20,7 +20,7 @@ from aerobee.store.store_files import StoreFiles
 
 
 class Checkpointing:
-    """Makes the checkpoints of one store. Belongs to the event loop's thread, but finish()."""
+    """Writes the checkpoints of one store. Belongs to the event loop's thread, except finish()."""
 
     def __init__(
         self,

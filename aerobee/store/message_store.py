@@ -1,4 +1,4 @@
-"""The store of one broker: its parts, wired, opened and ended in order, under the names that a broker uses.
+"""The store of one broker: wires, opens and closes its parts in order, and offers their methods under one object.
 
 DefaultMessageStore of RocketMQ. Each part has one job and gets what it needs in its constructor:
 
@@ -51,7 +51,8 @@ _QUEUES_PER_TURN = 16  # of a deletion, some milliseconds
 
 
 class MessageStore(StoreParts):
-    """Single writer: every method belongs to the event loop's thread, but load(), which blocks and runs before.
+    """The store. Every method belongs to the event loop's thread (single writer), except load(), which blocks and runs
+    first.
 
     Code that appends many records of a burst uses `appender` (log_appender.py) directly, and at the end calls its
     end_burst() and burst_done().
@@ -228,7 +229,7 @@ class MessageStore(StoreParts):
             self._own_executor.shutdown(wait=True)
 
     async def _stop_tasks(self) -> None:
-        """End flush, checkpoint and retention; what is under way is waited for."""
+        """End flush, checkpoint and retention, and wait for running work."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -272,7 +273,9 @@ class MessageStore(StoreParts):
         return cut
 
     def _settle_cut(self) -> None:
-        """Nothing behind the log's new end is believed any more; durable on return. Raises OSError."""
+        """Complete a truncation of the log: sync the log's new end, and write a checkpoint without bounds behind it.
+        Durable on return. Raises OSError.
+        """
         intent = self._files.cut_intent
         if intent.current is None or intent.current.is_log_cut:
             return
@@ -407,7 +410,9 @@ class MessageStore(StoreParts):
         self.writability.note_disk(full if is_full else None)
 
     def reconfigure(self, config: StoreConfig) -> None:
-        """Apply other limits, intervals and ratios. Paths, file sizes and roles must stay the same."""
+        """Apply a changed configuration: limits, intervals and ratios. Paths, file sizes and roles must stay the
+        same.
+        """
         self.config = config
         for part in (
             self.appender,

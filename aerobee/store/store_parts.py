@@ -1,4 +1,4 @@
-"""The parts of a store, with what they do as methods of the store: users of the whole need one object.
+"""The parts of a store, whose operations it offers as its methods, so that callers need one object.
 
 MessageStore makes the parts and has what concerns several of them: opening, closing, cutting, deleting.
 """
@@ -59,7 +59,7 @@ class StoreParts:
         """As Writability.is_writable."""
         return self.writability.is_writable
 
-    # -- what was appended, and who hears of it
+    # -- appends and their notification
 
     def store_time_now(self) -> int:
         """As LogAppender.store_time_now."""
@@ -106,7 +106,7 @@ class StoreParts:
 
     @property
     def flushed(self) -> Watermark:
-        """Up to where the disk has the log."""
+        """The offset up to which the log is durable."""
         return self.durability.flushed
 
     def want_flush(self) -> None:

@@ -1,1 +1,1 @@
-"""Appending to the log, and when what was appended is visible and durable."""
+"""Appends to the log, and the visibility and durability of appended records."""

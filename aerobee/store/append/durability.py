@@ -1,4 +1,4 @@
-"""Up to where the log is durable, the callbacks that wait for that, and what consumers may see until then.
+"""The durable end of the log, the callbacks that wait for it, and the records that consumers may read.
 
 With SYNC_FLUSH the broker answers a send, and shows the record to consumers, when the record is on the disk; with
 ASYNC_FLUSH it does both immediately.
@@ -19,7 +19,7 @@ from aerobee.store.log.flush import LogFlusher, Watermark
 
 
 class Durability:
-    """One log's. Belongs to the event loop's thread, but finish()."""
+    """Durability of one log. Belongs to the event loop's thread, except finish()."""
 
     def __init__(
         self,
@@ -63,8 +63,9 @@ class Durability:
 
     @property
     def readable_offset(self) -> int:
-        """Consumers see records that end at or before it: with sync flush what is durable, in controller mode what is
-        confirmed, else all."""
+        """Consumers see records that end at or before it: with sync flush the durable ones, in controller mode the
+        confirmed ones, else all.
+        """
         end = self.flushed.value if self._is_sync else self._log.end
         return min(end, self._confirmed) if self._needs_confirmation else end
 
@@ -82,7 +83,7 @@ class Durability:
 
     @property
     def wants_each_burst(self) -> bool:
-        """Whether burst_done() acts on each burst: the caller must not report several as one then."""
+        """Whether burst_done() must be called after each burst; else the caller may report several bursts as one."""
         return self._is_sync or (self._on_burst is not None and self._is_burst_wanted())
 
     @property
@@ -96,20 +97,24 @@ class Durability:
         is_wanted: Callable[[], bool] = lambda: True,
         is_wanted_soon: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Call back after each burst of appends. One callback, cheap, which never raises. While `is_wanted` returns
-        False, one call may stand for many bursts: within a moment while `is_wanted_soon` returns True, else at any time."""
+        """Call back after each burst of appends. Set the one callback, which must be cheap and never raise. While
+        `is_wanted` returns False, one call may report many bursts: within a moment while `is_wanted_soon` returns True,
+        else at any time.
+        """
         self._on_burst, self._is_burst_wanted, self._is_wanted_soon = callback, is_wanted, is_wanted_soon
         self.hears_bursts = self._is_sync or callback is not None
 
     def confirm(self, offset: int) -> None:
-        """Enough replicas have the log below `offset`: whoever is elected has it, and consumers may see it. Never goes back."""
+        """Enough replicas have the log below `offset`: any elected master has it, so consumers may see it. The offset
+        never decreases.
+        """
         if offset > self._confirmed:
             self._confirmed = offset
             if self._needs_confirmation:
                 self._show()
 
     def cut(self, offset: int) -> None:
-        """The log was cut there."""
+        """The log was truncated to this end."""
         self.flushed.cut(offset)
         self._confirmed = min(self._confirmed, offset)
         self._hold_back()
@@ -124,7 +129,7 @@ class Durability:
 
     @property
     def confirmed(self) -> int:
-        """Enough replicas have the log below it, as far as this broker knows."""
+        """The offset up to which enough replicas are known to have the log."""
         return min(self._confirmed, self._log.end)
 
     def _hold_back(self) -> None:
@@ -147,13 +152,15 @@ class Durability:
             callback(self._writability.failure is None)
 
     def flush_now(self) -> None:
-        """Sync the log in this thread and release who waits. Raises StoreError, also for a sync that failed before."""
+        """Sync the log in this thread, and call the waiting callbacks. Raises StoreError, also for a sync that failed
+        before.
+        """
         if self._writability.failure is not None:
             raise self._writability.failure
         self._flusher.sync_now()
 
     def reconfigure(self, config: StoreConfig) -> None:
-        """Apply other intervals."""
+        """Apply changed flush intervals."""
         self._flusher.reconfigure(config)
 
     # -- life
@@ -174,7 +181,7 @@ class Durability:
         self.flushed.value = max(self.flushed.value, self._log.end)
 
     def show_finished(self) -> None:
-        """After finish(), in the loop's thread: show what it made durable."""
+        """After finish(), in the event loop's thread: show consumers the records that it made durable."""
         self._show()
 
     def _show(self) -> None:

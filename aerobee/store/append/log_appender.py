@@ -1,4 +1,5 @@
-"""The one way into the commit log: space, placing, the record's bytes, the log's end, entries, visibility.
+"""The only code that appends to the commit log: it reserves space, assigns offsets, writes the record, moves the log's
+end, and adds entries.
 
 Follows CommitLog.asyncPutMessage(s), appendToCommitLog and the dispatchers of RocketMQ, in one step and one thread. No
 other code moves `CommitLog.end` forward (opening and cutting the log aside), which a test holds. Every append has the same
@@ -72,7 +73,7 @@ RunKeys = Callable[[Sequence[int]], Iterable[tuple[int, int]]]
 
 
 class LaidOut(NamedTuple):
-    """A record that is ready but for its two offsets, and what its entries say."""
+    """An encoded record that lacks only its two offsets, and the content of its entries."""
 
     record: bytearray
     properties: bytes
@@ -112,9 +113,9 @@ class LogAppender:
         self._on_broken = on_broken
         self._queues = queues
         self.clock = clock
-        # Of a burst: index entries (hash, physical offset) to be written at its end.
+        # Index entries (hash, physical offset) of the present burst, written at its end.
         self._index_entries: list[tuple[int, int]] = []
-        # Entries for which there is surely space behind these. Whoever else writes to the index sets it to 0.
+        # Number of further entries that surely fit into the index. Other writers of the index set it to 0.
         self._index_room = 0
 
     @property
@@ -123,20 +124,21 @@ class LogAppender:
         return self._store_host()
 
     def follow(self, store_timestamp: int, record_offset: int) -> None:
-        """After recovery, a cut, or a master's bytes: the newest record of the log was stored at this time, ms, and begins there
-        (-1: there is none)."""
+        """Set store time, ms, and offset of the log's newest record (-1: no record), after recovery, a truncation, or
+        appending a master's bytes.
+        """
         self.last_store_timestamp, self.last_record_offset = store_timestamp, record_offset
         self._index_room, self._last_queue = (
             0,
             None,
-        )  # files of the index may be gone, or have got other entries
+        )  # index files may have been removed, or have new entries
 
     def reconfigure(self, config: StoreConfig) -> None:
-        """Apply other limits."""
+        """Apply a changed configuration."""
         self.config = config
 
     def store_time_now(self) -> int:
-        """The store time for the next record, ms: the clock's, but never before the record before it."""
+        """The store time for the next record, ms: the clock's time, but never earlier than the previous record's."""
         return max(self.clock.now_ms(), self.last_store_timestamp)
 
     # -- whole messages
@@ -196,7 +198,7 @@ class LogAppender:
         has_entry: bool = True,
         lmqs: Sequence[ConsumeQueue] = (),
     ) -> AppendResult:
-        """Write laid out records of one queue back to back; their offsets are set here, `now_ms` is in them.
+        """Write encoded records of one queue back to back. It sets their offsets; they already contain `now_ms`.
 
         `has_entry`: consumers shall find them (not so half messages). All or nothing. Raises StoreFull, RecordInvalid.
         """
@@ -317,7 +319,7 @@ class LogAppender:
                 properties,
             )
         )  # fmt: skip
-        # Nothing from here on can fail. What write() and append_entry() do, inlined: their calls
+        # Nothing from here on can fail. write() and append_entry(), inlined: their calls
         # cost 4,000 of the 88,000 instructions of a send (4 %).
         try:
             # The record continues the log within its file: nothing is written over, and no hole is left.
@@ -357,9 +359,9 @@ class LogAppender:
     ) -> tuple[Sequence[int], int]:
         """Write `count` records of one queue of class ConsumeQueue, `size` bytes together, back to back in one log file.
 
-        Returns their physical offsets and the end of the last one. `layout` is called once space is there, with the
-        offsets of the first record; `keys` gives their `key_count` index entries. All or nothing. Raises what these
-        raise, StoreFull, RecordInvalid.
+        Returns their physical offsets and the end of the last one. It calls `layout` after space is reserved, with the
+        offsets of the first record; `keys` returns the records' `key_count` index entries. All or nothing. Raises what
+        these raise, StoreFull, RecordInvalid.
         """
         if queue.max_offset + count > queue.room:
             queue.ensure_room(count)
@@ -390,7 +392,8 @@ class LogAppender:
         self.last_store_timestamp, self.last_record_offset, self._last_queue = now_ms, offsets[-1], queue
         assert _newest_entry(queue) == (offsets[-1], start + size - offsets[-1])
         if is_awaited or self._holds:
-            # One by one: a listener looks only at the newest message that it is called with.
+            # Announce the messages one by one, because a listener evaluates only the newest message of a
+            # call.
             for number, (_, _, code) in enumerate(ENTRY.iter_unpack(entries), first + 1):
                 self._show(queue, number, code)
         else:
@@ -402,7 +405,7 @@ class LogAppender:
     def write(self, physical_offset: int, data: bytes, queue_offset: int | None) -> None:
         """Write records at the offset that was reserved for them, then move the log's end behind them.
 
-        `queue_offset` is that of the first record, None when the caller has looked at every record.
+        `queue_offset` is that of the first record, None when the caller has checked every record.
         """
         log, end, at = self.log, physical_offset + len(data), physical_offset - self.log.base
         assert log.base <= physical_offset == log.end < end <= log.limit + BLANK_BYTES, (physical_offset, end)
@@ -426,7 +429,7 @@ class LogAppender:
             self._index_room = _NO_INDEX_ROOM
 
     def write_index(self, now_ms: int) -> None:
-        """Write the index entries that a burst has left so far."""
+        """Write the index entries that the burst has collected so far."""
         if self._index_entries:
             entries, self._index_entries = self._index_entries, []
             self.index.put_run(entries, now_ms)
@@ -434,7 +437,7 @@ class LogAppender:
     def broken(self, physical_offset: int, error: Exception) -> StoreError:
         """A record was written incompletely: log it, and refuse further appends.
 
-        Returns what to raise. The native appender calls it, too.
+        Returns what to raise. The native appender calls this method, too.
         """
         failure = StoreError(
             f"the record at {physical_offset} was not finished: {error!r}. The store takes no more messages. "
@@ -446,8 +449,9 @@ class LogAppender:
         return failure
 
     def give_up(self, fault: BaseException) -> None:
-        """For native code: messages are in the log, and the numbers here could not be brought up to them. Nothing may follow
-        them; recovery finds all of them."""
+        """For native code: it wrote messages to the log, but could not update the numbers of the Python objects.
+        The store accepts no further message; recovery finds the written ones.
+        """
         failure = StoreError(
             f"messages behind {self.last_record_offset} were not noted: {fault!r}. The store takes no more messages. Restart "
             "the broker: recovery finds them",

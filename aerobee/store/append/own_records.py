@@ -1,7 +1,7 @@
-"""Records that a broker writes for itself, many a second: POP's check points and acknowledgements.
+"""Fast appends of a broker's internal records: POP's check points and acknowledgements, thousands per second.
 
-They belong to one queue and have no keys, no flags and both hosts IPv4, so record and entry are laid out here in one
-step, a run of them with one write to the log and one to the queue. Log and queue hold afterwards what
+They belong to one queue and have no keys, no flags and both hosts IPv4, so OwnRecords encodes record and entry in one
+step, and writes a run of them with one write to the log and one to the queue. Log and queue hold afterwards what
 MessageStore.append_batch would have written. For queues that only one part of the broker reads: that part is notified
 once per run.
 """
@@ -33,7 +33,7 @@ OwnRecord = tuple[bytes, bytes, int]  # body, properties, tags code
 
 
 class OwnStore(Protocol):
-    """The part of the store that is used here. A protocol, because MessageStore, which has all of it, lies above."""
+    """The part of the store that OwnRecords uses. A protocol, because MessageStore, which has all of it, lies above."""
 
     config: StoreConfig
 
@@ -57,7 +57,7 @@ class OwnStore(Protocol):
 
 
 class OwnRecords:
-    """Appends to one queue. Belongs to the event loop."""
+    """Appends internal records to one queue. Belongs to the event loop."""
 
     def __init__(
         self,

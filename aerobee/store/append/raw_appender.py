@@ -1,7 +1,8 @@
-"""The bytes of another broker's log: a master's, written at the same offset here.
+"""Writes bytes of a master's log at the same offsets of this log.
 
-Follows CommitLog.appendToCommitLog of RocketMQ. They get the queue and index entries that recovery would make of them, in the
-order of every append (log_appender.py). Native code mirrors it for ordinary records (`RawAppender` of native/).
+Follows CommitLog.appendToCommitLog of RocketMQ. The records get the same queue and index entries that recovery would
+create, in the order of every append (log_appender.py). Native code mirrors it for ordinary records (`RawAppender` of
+native/).
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ class RawAppender:
     def append(self, physical_offset: int, data: bytes) -> RawRun:
         """Write what a master has at `physical_offset`: whole records, and the blank at a file's end, of one log file.
 
-        The bytes go to the same offset here, with the queue and index entries that recovery would make of them. They
-        continue the log at its end; in an empty log they begin a file. All or nothing. Raises RecordInvalid for bytes
-        that are not whole records of that offset or that skip messages of a queue, StoreFull, StoreNotWritable.
-        Source: CommitLog.appendToCommitLog.
+        The bytes go to the same offset here, with the queue and index entries that recovery would make of them. The
+        records must begin at the log's end; in an empty log, at the begin of a file. All or nothing. Raises
+        RecordInvalid for bytes that are not whole records of that offset or that skip messages of a queue, StoreFull,
+        StoreNotWritable. Source: CommitLog.appendToCommitLog.
         """
         self.check(physical_offset)
         appender, index = self._appender, self._appender.index
@@ -117,7 +118,7 @@ class RawAppender:
         """For native code: a run of a master's records is complete, the newest one begins at `record_offset`.
 
         `notes`: queue, queue offset behind the newest message, tags code; one for consecutive messages of a queue that have
-        the same code. One note may announce several messages to the consumers that wait.
+        the same code. One notice may announce several messages to waiting consumers.
         """
         self._appender.follow(store_timestamp, record_offset)
         for queue, next_offset, tags_code in notes:
@@ -159,8 +160,9 @@ class RawAppender:
             seen[key] = kind.is_batch, first, record.queue_offset + _count(record, properties)
 
     def _check_possible(self, entries: Sequence[tuple[DispatchRecord, dict[str, str]]]) -> None:
-        """Raise RecordInvalid for an entry that no queue can have. Before any queue is made: an empty one would be left with each
-        connection of a master that sends such records."""
+        """Raise RecordInvalid for a record whose queue entry would be invalid. Before any queue is made: an empty one
+        would be left with each connection of a master that sends such records.
+        """
         for record, _ in entries:
             if not 0 <= record.queue_offset <= QUEUE_OFFSET_MAX:
                 raise RecordInvalid(

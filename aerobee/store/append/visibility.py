@@ -17,12 +17,12 @@ from aerobee.store.queue.queue_table import AnyQueue, QueueTable
 
 
 class Visibility:
-    """Of one store's queues. Belongs to the event loop's thread."""
+    """Visibility of one store's queue entries. Belongs to the event loop's thread."""
 
     def __init__(self, log: CommitLog, queues: QueueTable, *, clock: Clock, holds: bool) -> None:
         """`holds`: consumers see a record when show_safe() says so."""
         self.holds = holds
-        # Called with each new message: (topic, queue id, new end of what is readable, tags code).
+        # Called with each new message: (topic, queue id, new readable end, tags code).
         self._clock = clock
         self.arrivals = self._new_listeners()
         self._arrivals_of: dict[str, Listeners[str, int, int, int]] = {}  # by topic
@@ -35,8 +35,9 @@ class Visibility:
         return Listeners("a listener of new messages", self._clock)
 
     def on_arrival(self, callback: Callable[[str, int, int, int], None], topic: str = "") -> None:
-        """Call back with (topic, queue id, new end of what is readable, tags code) for each message that consumers see from now
-        on; `topic`: for those of that topic alone, which costs the others nothing."""
+        """Call back with (topic, queue id, new readable end, tags code) for each message that becomes visible from now
+        on; `topic` restricts the calls to that topic, at no cost for the others.
+        """
         if topic:
             self._arrivals_of.setdefault(topic, self._new_listeners()).add(callback)
         else:
@@ -56,7 +57,9 @@ class Visibility:
             listeners.tell(topic, queue_id, next_offset, tags_code)
 
     def replaced(self, old: AnyQueue, new: AnyQueue | None) -> None:
-        """`new` has the messages of `old`; None: they are a deleted topic's, and consumers see none of them any more."""
+        """Queue `new` replaces `old` and has its messages. None: the topic was deleted, and consumers no longer see the
+        messages.
+        """
         if not self._unseen:
             return
         kept = (each for each in self._unseen if each[1] is not old or new is not None)

@@ -1,4 +1,5 @@
-"""Whether the store takes messages, and why not: closed, its disk full or failed, or a slave's.
+"""Whether the store accepts messages, and the reason if not: it is closed, its disk is full or failed, or its broker is
+a slave.
 
 Invariants: after a write failure the store accepts nothing before a restart has read the actual content of the disk;
 after a full disk it accepts messages as soon as there is space. Follows the RunningFlags of RocketMQ. Core.
@@ -15,10 +16,10 @@ _logger = logging.getLogger(__name__)
 
 
 class Writability:
-    """One store's. Checked before each append; changed by the part that detects a failure."""
+    """Writability of one store. Each append checks it; the part that detects a failure changes it."""
 
     def __init__(self, config: StoreConfig) -> None:
-        """Nothing is taken before open()."""
+        """The store refuses messages before open()."""
         self._refusal: StoreError | None = StoreNotWritable("the store is not open yet")
         self._slave_refusal: StoreError | None = (
             StoreNotWritable("this broker is a slave: send to its master")
@@ -41,7 +42,7 @@ class Writability:
 
     @property
     def is_sound(self) -> bool:
-        """Whether the disk takes writes, whoever's; a slave's can be sound."""
+        """Whether the disk accepts writes, independent of the role: true at a slave with a healthy disk."""
         return self._refusal is None
 
     @property
@@ -51,7 +52,7 @@ class Writability:
 
     @property
     def failure(self) -> StoreError | None:
-        """The first write or sync that failed: what is on the disk is not known since then."""
+        """The first failed write or sync, since which the content of the disk is unknown."""
         return self._failure
 
     def open(self) -> None:
@@ -79,7 +80,9 @@ class Writability:
         self._changed()
 
     def note_disk(self, full: StoreFull | None) -> None:
-        """The disk was looked at: `full` when it has too little space for more messages, None when it has enough."""
+        """Record the result of a check of the disk's space: `full` is the error when there is too little for more
+        messages, else None.
+        """
         if full is not None and self._refusal is None:
             self._refusal = full
             _logger.error("%s", full)

@@ -1,1 +1,1 @@
-"""Files and what every part of the store shares: disk, configuration, JSON files, checkpoint, locks."""
+"""Files, and modules that all parts of the store share: disk, configuration, JSON files, checkpoint, locks."""

@@ -1,4 +1,4 @@
-"""`abort` is there while a broker runs and goes at a clean stop: found at start, it means a crash.
+"""The file `abort` exists while a broker runs, and a clean stop removes it. A start that finds it follows a crash.
 
 Its content is the process id in decimal; `abort.bak` holds the content before the last write, as RocketMQ leaves it.
 """

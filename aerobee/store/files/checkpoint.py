@@ -1,10 +1,10 @@
-"""The checkpoint: up to where the parts of the store had reached the disk. Follows StoreCheckpoint of RocketMQ.
+"""The checkpoint: the bounds up to which the parts of the store are durable. Follows StoreCheckpoint of RocketMQ.
 
 4096 bytes, int64 each: @0 log time, @8 queues' time, @16 index time, @24 master's flushed offset, @32 confirm
 offset, @40 queues' physical offset: every queue entry of a record before it is on the disk. Times are the store
 times of the last records that had reached the disk.
 
-RocketMQ reads nothing behind that. Aerobee keeps its own, exact bounds there:
+RocketMQ reads only the bytes before that. Aerobee keeps its own, exact bounds there:
 
     @64 magic 8 | log_flushed 8 | queues_flushed 8 | copy of @0 8 | copy of @8 8 | crc32 of these 4
 
@@ -54,7 +54,7 @@ class Checkpoint:
         return self.log_flushed >= 0
 
     def encode(self) -> bytes:
-        """The whole file: RocketMQ's fields first, ours behind them."""
+        """The whole file: RocketMQ's fields, then Aerobee's."""
         data = bytearray(CHECKPOINT_BYTES)
         FIELDS.pack_into(
             data,
@@ -132,7 +132,7 @@ def _decode_own_part(data: bytes, seed: int) -> bytes:
 
 
 class OpenIndex(Protocol):
-    """The oldest index file that is not settled yet.
+    """The oldest index file whose entries are not all durable.
 
     A protocol, because the index (IndexFile) lies above the store's files.
     """
@@ -167,7 +167,7 @@ def next_checkpoint(
     queues_physical_offset = last_offset if is_whole else bound
     if open_index is not None:
         # After a crash RocketMQ deletes this file and fills it again from where its queues' bound lies, so that
-        # must not be behind the file's first record. Our own recovery goes by the bounds below.
+        # must not be behind the file's first record. Aerobee's recovery uses the bounds below.
         queues_timestamp = min(queues_timestamp, open_index.begin_timestamp)
         queues_physical_offset = min(queues_physical_offset, open_index.begin_physical_offset)
     return replace(
@@ -184,7 +184,7 @@ def next_checkpoint(
 
 
 class CheckpointFile:
-    """The file and its present content."""
+    """The checkpoint file and its present content."""
 
     def __init__(self, disk: Disk, path: str) -> None:
         self.current = Checkpoint()

@@ -1,8 +1,8 @@
-"""File descriptors kept back for the store, so that connections cannot use up what it needs.
+"""File descriptors reserved for the store, so that connections cannot exhaust those that it needs.
 
 A process has a limit of open files. If connections used all descriptors for a moment, a due log file, a checkpoint or
-the committed offsets could not be written. So the store holds some descriptors that mean nothing, and gives one up when
-an open fails for want of them. They are taken back as soon as there are free ones again.
+the committed offsets could not be written. So the store keeps some unused descriptors open, and closes one when an open
+fails for lack of descriptors. It opens spare ones again as soon as descriptors are free.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 USED_UP = frozenset((errno.EMFILE, errno.ENFILE))
 SPARE_COUNT = 64  # a mapped file takes two: as many as a broker opens while it rolls its files over
-_SHARE = 16  # of the limit at most, one part of so many
+_SHARE = 16  # maximum share of the process's limit, as a divisor
 _GIVE_UP_AT_ONCE = 4
 _TRIES = 8  # another thread may take a descriptor that was given up
 
@@ -30,7 +30,7 @@ def is_used_up(error: BaseException | None) -> bool:
 
 
 class SpareDescriptors:
-    """Descriptors to give up. Any thread."""
+    """The reserved descriptors. Any thread."""
 
     def __init__(self, count: int = SPARE_COUNT) -> None:
         self.count = count
@@ -58,7 +58,7 @@ class SpareDescriptors:
     def opened(self, open_: Callable[[], T]) -> T:
         """Return open_(). If no descriptor is free, it is called again after some reserved ones were released.
 
-        Raises its OSError when there are none left to give up.
+        Raises the OSError of `open_` when no reserved descriptor is left to close.
         """
         if len(self._held) < self.count:
             self.refill()
@@ -95,7 +95,7 @@ _process: list[SpareDescriptors] = []
 
 
 def process_spares() -> SpareDescriptors:
-    """Those of this process, shared by everything that it stores."""
+    """The reserved descriptors of this process, shared by all its stores."""
     with _process_lock:
         if not _process:
             _process.append(SpareDescriptors(max(8, min(SPARE_COUNT, open_files_max() // _SHARE))))

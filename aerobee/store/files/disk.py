@@ -1,4 +1,4 @@
-"""The disk as a thing that is passed in: every file, fsync, rename and lock of the store goes through it.
+"""The disk as an argument: the store uses it for every file, fsync, rename and lock, so that tests can replace it.
 
 `RealDisk` is the machine's. `aerobee/simulation/simulated_disk.py` is a disk that loses power, tears writes, fails
 fsync, fills up and flips bits. Methods block and raise OSError as the system does; callers say which file of the
@@ -52,10 +52,10 @@ class MappedFile(Protocol):
         ...
 
     def peek(self, start: int, end: int) -> bytes:
-        """Copy bytes that may never have been written. Unlike a look at `buffer` it takes no space.
+        """Copy bytes that may never have been written. Unlike a read of `buffer` it allocates no disk space.
 
-        A first look at a page of `buffer` that has no space takes some on a tmpfs, and a full one ends the process
-        (SIGBUS) instead of raising an error.
+        On a tmpfs the first read of a page of `buffer` allocates its space; when the tmpfs is full, SIGBUS ends the
+        process instead of an error.
         """
         ...
 
@@ -72,16 +72,16 @@ class MappedFile(Protocol):
         ...
 
     def fill(self, start: int, end: int) -> None:
-        """Write zeros over reserved bytes that are zero, so that they are in the system's cache.
+        """Overwrite reserved zero bytes with zeros, which loads their pages into the page cache.
 
-        Raises OSError when the file system has promised the space and does not keep it.
+        Raises OSError when the file system does not provide the space that it had reserved.
         """
         ...
 
     def rewrite(self, start: int, end: int) -> None:
-        """Write these reserved bytes again as they are, so that the next sync carries them to the disk.
+        """Rewrite these reserved bytes unchanged, so that the next sync writes them to the disk.
 
-        After a failed sync the system may take pages for clean that never reached the disk.
+        After a failed sync the kernel may treat pages as clean that never reached the disk.
         """
         ...
 
@@ -90,12 +90,12 @@ class MappedFile(Protocol):
         ...
 
     def close(self) -> None:
-        """Unmap and close; unsynced bytes stay in the system's cache. Closing twice is harmless."""
+        """Unmap and close; unsynced bytes stay in the page cache. Closing twice is harmless."""
         ...
 
 
 class FileLock(Protocol):
-    """Held until released or until the process ends."""
+    """A lock on a file, held until released or until the process ends."""
 
     def release(self) -> None: ...
 
@@ -116,7 +116,7 @@ class Disk(Protocol):
         ...
 
     def rename(self, path: str, target: str) -> None:
-        """Give a file another name, in place of the file that has it; durable after sync_dir."""
+        """Rename a file, replacing an existing file of the new name; durable after sync_dir."""
         ...
 
     def create_mapped(self, path: str, size: int) -> MappedFile:
@@ -162,7 +162,7 @@ class Disk(Protocol):
         ...
 
     def sync_dir(self, path: str) -> None:
-        """Make the names in a directory durable: of files that were made, renamed or removed. Raises OSError."""
+        """Make created, renamed and removed names in a directory durable. Raises OSError."""
 
     def sync_all(self, path: str) -> None:
         """Make durable whatever any process has written to the file system that holds the directory. Raises OSError.
@@ -180,12 +180,14 @@ class Disk(Protocol):
         ...
 
     def lock_directory(self, path: str) -> FileLock:
-        """Take the exclusive right to write into a directory, among brokers of ours. Raises StoreLocked."""
+        """Take the exclusive lock on a directory. It excludes only Aerobee's brokers. Raises StoreLocked."""
         ...
 
     @property
     def boot_id(self) -> bytes:
-        """16 bytes that stay as long as nothing of the system's cache can have been lost; empty when not known."""
+        """16 bytes that are unchanged as long as the page cache cannot have been lost (no reboot); empty when
+        unknown.
+        """
         ...
 
 
@@ -228,11 +230,12 @@ def replace_file(disk: Disk, path: str, data: bytes, *, like: str = "", is_priva
 
 
 def _take_rights(descriptor: int, model: os.stat_result) -> None:
-    """Give an open file the owner, the group and the mode of another. A user who may not read that one may not read this one either.
+    """Give an open file the owner, the group and the mode of another. A user without read permission for that file gets
+    none for this file.
 
     Without root the owner cannot be changed: it stays this process's user, and if the process is not in the group, the
-    group's permissions are reduced to those of others. The same where an id is none of this user namespace's (EINVAL),
-    as in a container, or the file system has no owners.
+    group's permissions are reduced to those of others. The same applies when an id does not exist in this user
+    namespace (EINVAL), as in a container, or when the file system has no owners.
     """
     mode = stat.S_IMODE(model.st_mode)
     own = os.fstat(descriptor)
@@ -248,16 +251,17 @@ def _take_rights(descriptor: int, model: os.stat_result) -> None:
 
 
 def sync_names_above(disk: Disk, directory: str) -> None:
-    """Make the names of a directory and of those above it durable, as far up as this process may look.
+    """Sync the directories above `directory`, so that its name is durable, as far up as this process has permission.
 
-    A start that failed or was killed may have made them without that; a power loss would then take all that is in it.
+    A start that failed or was killed may have created them without a sync; a power loss would then lose the directory
+    with its content.
     """
     at = os.path.abspath(directory)
     while (parent := os.path.dirname(at)) != at:
         try:
             disk.sync_dir(parent)
         except PermissionError:
-            return  # not a directory in which this process made anything
+            return  # this process cannot have created anything in that directory
         at = parent
 
 
@@ -270,7 +274,7 @@ _ZEROS = memoryview(bytes(1 << 20))
 def take_blocks(descriptor: int, start: int, end: int) -> None:
     """Give each block of a sparse file disk space, where the system has no posix_fallocate: write its bytes as they are.
 
-    Nothing else may write there meanwhile. Raises OSError.
+    No other code may write there meanwhile. Raises OSError.
     """
     while start < end:
         part = os.pread(descriptor, min(end - start, len(_ZEROS)), start)
@@ -342,7 +346,8 @@ class RealMappedFile:
             self._address = ctypes.addressof(ctypes.c_char.from_buffer(self.buffer))
         answer = ctypes.create_string_buffer(pages)
         failed = _libc.mincore(ctypes.c_void_p(self._address + first), ctypes.c_size_t(end - first), answer)
-        # Only the lowest bit of each byte says so; the others are zero in every Linux so far, and macOS uses them.
+        # Only the lowest bit of each byte means resident; the others are zero in every Linux so far, and
+        # macOS uses them.
         return not failed and (answer.raw.count(b"\x01") == pages or all(byte & 1 for byte in answer.raw))
 
     def prefault(self, start: int, end: int) -> None:
@@ -451,7 +456,8 @@ class RealDisk:
         try:
             descriptor = self._spares.opened(lambda: os.open(path, flags, mode))
         except PermissionError:
-            os.remove(path)  # left by a process that died, with the rights of a file that no user may write
+            # left over by a killed process, with the permissions of a file that no user may write
+            os.remove(path)
             descriptor = self._spares.opened(lambda: os.open(path, flags, mode))
         with open(descriptor, "wb") as file:
             if model is not None:

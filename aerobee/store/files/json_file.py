@@ -1,4 +1,4 @@
-"""A config file of the store (`config/topics.json` and its like): the newest content and the one before.
+"""A config file of the store (`config/topics.json` and others): the newest content, and the previous one as backup.
 
 RocketMQ's ConfigManager copies the old content to `.bak` and writes the new one in place; a crash can empty the file,
 and loading then takes `.bak`. Here the new content replaces the old one in one step, so the file is never half
@@ -24,8 +24,8 @@ def save_config_file(disk: Disk, path: str, data: bytes, parse: Callable[[bytes]
     """Put `data` in place of the file's content and the old content into `path`.bak. Durable on return.
 
     The file keeps its mode and owner, and `path`.bak has the same. `parse` raises ValueError for unusable content: such
-    content does not replace `path`.bak, which may be the only usable copy. At each moment one of the two files is
-    usable, also when the disk refuses or the process dies in between.
+    content does not replace `path`.bak, which may be the only usable copy. One of the two files is usable at every
+    moment, also after a failed write or a kill in between.
 
     The first content goes into both, so that one file alone can be lost at any time.
 
@@ -81,8 +81,9 @@ def load_config_file(disk: Disk, path: str, parse: Callable[[bytes], T]) -> T | 
 
 
 def load_statistics_file(disk: Disk, path: str, parse: Callable[[bytes], T]) -> T | None:
-    """As load_config_file, for what is worth less than a start, statistics and caches: None, and a warning, when no content
-    can be used."""
+    """Like load_config_file, for statistics and caches, which must not prevent a start: None, and a warning, when no
+    content can be used.
+    """
     value, failures = _read(disk, path, parse)
     if failures and value is None:
         _log.warning("%s: its contents begin again", "; ".join(failures))

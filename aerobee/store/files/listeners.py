@@ -1,7 +1,7 @@
-"""Callbacks of others, each behind its own error boundary.
+"""Callbacks of other parts, each with a separate error boundary.
 
 A failing callback is logged and does not affect its caller: the record is already stored, and a stored record must
-never appear as failed. The other callbacks are called all the same.
+never appear as failed. The remaining callbacks are still called.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The locks by which a store belongs to one broker: of its lock file, as RocketMQ takes it, and of its directories.
+"""Locks that reserve a store for one broker: on its lock file, as RocketMQ does, and on its directories.
 
 Java's tryLock(0, 1) is a POSIX record lock of the first byte. Linux has open-file-description locks, which conflict with it and
 also with a second open of the same process. Elsewhere a record lock belongs to the process: a second open of the process would

@@ -1,7 +1,8 @@
-"""The directories of a store: made, named durably, and open in one broker only.
+"""The directories of a store: created durably, and locked so that only one broker opens them.
 
-RocketMQ's lock is the first byte of `lock` in the root. Another root may name our commit log as its own, so each directory
-that is written is locked besides, among brokers of ours: RocketMQ's directories take no other file.
+RocketMQ's lock is the first byte of `lock` in the root. Another root may be configured with the same commit log
+directory, so each written directory is locked too. That lock excludes only Aerobee's brokers, because a lock file must
+not be added to RocketMQ's directories.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from aerobee.store.files.disk import Disk, FileLock, open_failed, sync_names_abo
 
 
 class StoreLock:
-    """Held from take() to release()."""
+    """The lock on a store's directories, held from take() to release()."""
 
     def __init__(self, config: StoreConfig, disk: Disk) -> None:
         self._config = config

@@ -1,4 +1,4 @@
-"""Finding out quickly that bytes are all zero: comparing memory is a hundred times faster than any() over bytes."""
+"""Detects bytes that are all zero by comparing memory, which is a hundred times faster than any() over bytes."""
 
 from __future__ import annotations
 

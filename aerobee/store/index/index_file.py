@@ -1,4 +1,4 @@
-"""One file of the key index: which records may carry a key. Follows IndexFile of RocketMQ.
+"""One file of the key index: maps a key's hash to the records that may carry the key. Follows IndexFile of RocketMQ.
 
 A file is named after its creation, local time `yyyyMMddHHmmssSSS`:
 
@@ -30,7 +30,8 @@ _INT = struct.Struct(">i")
 _RESERVE_BYTES = 1_048_576
 _CHECK_STEP = 65_536  # entries
 _CLEAR_STEP_BYTES = 65_536
-# Number of zeros after which the search ends: more than the entries of a moment.
+# Run of zero bytes after which _clear_from() stops: longer than the entries that one moment can leave behind
+# the header's count.
 _ZERO_RUN_BYTES_MAX = 8 << 20
 
 
@@ -46,7 +47,9 @@ def index_file_name(now_ms: int) -> str:
 
 
 class IndexFile:
-    """One file. The header's fields live here and are written to the file with every burst of entries."""
+    """One index file. It keeps the header's fields in memory, and writes them to the file with every burst of
+    entries.
+    """
 
     def __init__(self, file: MappedFile, slot_count: int, entry_count_max: int) -> None:
         self.file = file
@@ -87,7 +90,7 @@ class IndexFile:
 
     @property
     def is_unused(self) -> bool:
-        """Whether nothing was ever written to it: it was made in advance."""
+        """Whether the file is a spare that was created in advance and never written."""
         return is_zero(self.file.peek(0, HEADER_BYTES)) and is_zero(
             self.file.peek(self.entries_at, min(self.file.size, self.entries_at + _CLEAR_STEP_BYTES))
         )
@@ -125,7 +128,9 @@ class IndexFile:
         self.reserved = (target - self.entries_at) // INDEX_ENTRY_BYTES
 
     def map_in(self) -> None:
-        """Bring the slots' pages in for writing: they are touched at random, each first touch would wait for a page."""
+        """Load the pages of the hash slots for writing: slots are written in random order, so each first write would
+        wait for a page.
+        """
         self.is_mapped_in = True
         self.file.prefault(HEADER_BYTES, self.entries_at)
 
@@ -235,7 +240,7 @@ class IndexFile:
             moment = self.begin_timestamp + seconds * 1000
             if found == hash_value and moment <= end_ms and moment + 999 >= begin_ms:
                 yield physical_offset
-            upper, number = number, previous  # chains only lead to smaller numbers
+            upper, number = number, previous  # chains only point to smaller numbers
 
     def cut(self, physical_bound: int, *, is_trusted: bool) -> bool:
         """Drop the entries of records at or behind the bound and mend the slots.
@@ -274,7 +279,7 @@ class IndexFile:
 
     def _clear_from(self, start: int) -> None:
         """Zero the bytes after the last entry, also after the header's count: a page of entries may have reached the
-        disk without the header's page. They would count as entries again once the header has grown over them.
+        disk without the header's page. Otherwise they would count as entries once the header's count includes them.
         """
         at = zeros_from = start
         while at < self.file.size and at - zeros_from < _ZERO_RUN_BYTES_MAX:

@@ -1,4 +1,4 @@
-"""The key index: all of its files (index_file.py), where the next entry goes, and asking them. Follows IndexService of RocketMQ."""
+"""The key index: all its files (index_file.py), adding entries, and queries. Follows IndexService of RocketMQ."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ class KeyIndex:
     def load(self, written_size: int = 0) -> None:
         """Open the files; the first truncated one and the later ones are left out and reported by first_fault().
 
-        `written_size`: the length that files are known to have had, 0 when nothing is known. Raises ConfigError when
-        nothing says that files of another length were cut.
+        `written_size`: the length that files are known to have had, 0 when nothing is known. Raises ConfigError for
+        files of another length, unless they are known to be truncated.
         """
         names = [name for name in self._disk.list_dir(self.directory) if len(name) == 17 and name.isdecimal()]
         sizes = {name: self._disk.file_size(os.path.join(self.directory, name)) for name in names}
@@ -80,7 +80,7 @@ class KeyIndex:
             )
 
     def first_fault(self, log_end: int) -> str:
-        """Error of the first file that cannot belong to this log; empty when all may."""
+        """Error of the first file that cannot belong to this log; "" when all can."""
         before = -1
         for number, file in enumerate(self.files):
             if file.is_empty:
@@ -109,7 +109,7 @@ class KeyIndex:
         """Take disk space for `count` more entries, so that add() cannot fail.
 
         Without space the index is disabled until the next start: `is_enabled` is false then, and messages are stored without
-        entries. They are delivered all the same; only searches by key do not find them.
+        entries. The messages are still delivered; only queries by key do not find them.
         """
         if not self.is_enabled:
             return
@@ -193,7 +193,7 @@ class KeyIndex:
         the files (a query, a flush, another put), until there are DEFERRED_ENTRIES, or until a second has passed.
 
         The resulting files are equal: for bursts of one message the file's header fields are written only once per
-        several bursts. A crash loses what waits, and recovery makes it again from the log. Keeps the list.
+        several bursts. A crash loses the deferred entries, and recovery recreates them from the log. Keeps the list.
         """
         if store_timestamp < self._deferred_until_ms:
             self._deferred += entries
@@ -205,7 +205,8 @@ class KeyIndex:
             self._deferred = entries
             self._deferred_ms = store_timestamp
             passed_ms = store_timestamp - file.begin_timestamp
-            # The entry that begins a file sets the time from which seconds are counted: only its own moment waits with it.
+            # A file counts seconds from the store time of its first entry, so that entry is deferred for 1 ms
+            # only.
             is_counted = not file.is_empty and file.begin_timestamp > 0 and passed_ms >= 0
             self._deferred_until_ms = store_timestamp + (1000 - passed_ms % 1000 if is_counted else 1)
 

@@ -276,7 +276,7 @@ class CommitLog:
     # -- durability
 
     def pin(self, start: int, end: int) -> list[int]:
-        """Keep the segments that hold [start, end) mapped until unpin() of what this returns."""
+        """Keep the segments of [start, end) mapped until unpin() is called with the returned list."""
         bases = []
         for segment in self.segments:
             if segment.base < end and segment.end > start:
@@ -309,7 +309,9 @@ class CommitLog:
             segment.open_file().sync(max(start - base, 0), min(end - base, segment.size))
 
     def rewrite(self, start: int, end: int) -> None:
-        """Write [start, end) again as it is: a failed sync of an earlier run may have left it only in the cache."""
+        """Rewrite [start, end) unchanged, because a failed sync of an earlier run may have left it only in the page
+        cache.
+        """
         for segment in self.segments:
             if segment.base < end and segment.end > start:
                 first, last = max(start - segment.base, 0), min(end - segment.base, segment.size)
@@ -335,8 +337,8 @@ class CommitLog:
     def load(self, *, written_size: int = 0, mend: bool = False) -> list[str]:
         """Find the files. Their content is recovery's business: until set_end() nothing may be appended.
 
-        `written_size`: the length that the files are known to have had, 0 when nothing is known. With `mend` a file that
-        was cut gets its length back, as zeros, and a missing one becomes a blank; what was done is returned in sentences.
+        `written_size`: the length that the files are known to have had, 0 when nothing is known. With `mend` a
+        shortened file is extended with zeros, and a missing one becomes a blank; the repairs are returned as sentences.
         Raises ConfigError for files of another length, StoreError for a file that was cut or is missing.
         """
         notes: list[str] = []
@@ -506,7 +508,7 @@ def _nonzero_bytes(segment: Segment, start: int) -> int:
 
 
 def _clear(segment: Segment, start: int) -> int:
-    """Zero what is not zero behind `start`; returns how many bytes that took."""
+    """Overwrite non-zero bytes behind `start` with zeros; returns their number."""
     count = _nonzero_bytes(segment, start)
     if count:
         buffer = segment.file.buffer

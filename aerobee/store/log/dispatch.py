@@ -1,4 +1,4 @@
-"""From a record in the log to its queue entry and index keys. Follows CommitLog.checkMessageAndReturnSize,
+"""Derives a record's queue entry and index keys from its bytes in the log. Follows CommitLog.checkMessageAndReturnSize,
 CommitLogDispatcherBuildConsumeQueue and CommitLogDispatcherBuildIndex of RocketMQ. Core.
 """
 

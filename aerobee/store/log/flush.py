@@ -73,7 +73,9 @@ class Watermark:
         self.value = value
 
     def cut(self, value: int) -> None:
-        """The log was cut there, and is durable so far; who waits for more is called when it has grown again."""
+        """The log was truncated to this offset, and is durable up to it; callbacks for later offsets are called when
+        the log has grown again.
+        """
         self.value = min(self.value, value)
 
     @property

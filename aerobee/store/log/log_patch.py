@@ -1,7 +1,9 @@
-"""Making a damaged stretch of the commit log walkable again, so that nothing behind it is lost with it.
+"""Overwrites a damaged range of the commit log with valid records, so that a scan can pass it and no record behind it
+is lost.
 
-The stretch becomes records that no consumer receives: prepared ones, which have no queue entry, with the damaged bytes as their
-body; or a blank, when it reaches to the file's end. RocketMQ walks over both. The bytes as they were are kept in a file.
+The range becomes records that no consumer receives: prepared messages, which have no queue entry, with the damaged
+bytes as their body; or a blank when the range reaches the file's end. RocketMQ skips both. A separate file keeps the
+original bytes.
 """
 
 from __future__ import annotations

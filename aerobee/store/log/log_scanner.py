@@ -1,8 +1,8 @@
-"""Reading the commit log from the disk record by record, over damaged ranges too.
+"""Reads the commit log from the disk record by record, and continues behind damaged ranges.
 
-A record says its size, its magic and its own offset; the body has a CRC. Behind a damaged record the next one is found by
-its magic, and is taken for one when all of that fits. Reads never go through the mapping: bytes that were never written
-take no space.
+A record says its size, its magic and its own offset; the body has a CRC. Behind a damaged record the scanner searches
+the next magic, and accepts a record there when all its fields are consistent. Reads never go through the mapping: bytes
+that were never written take no space.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _SEARCH_STEP_BYTES = 1 << 20
 MAGICS = tuple(magic.to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2))
 _BLANK_MAGIC = MAGIC_BLANK.to_bytes(4, "big")
 
-OnDamage = Callable[[int, int, str], None]  # from, to, what is wrong there
+OnDamage = Callable[[int, int, str], None]  # start, end, and the error
 
 
 class LogScanner:
-    """One thread. Keeps a piece of the log in memory."""
+    """Scans the log, and buffers the piece that it scans. One thread."""
 
     def __init__(self, log: CommitLog, *, check_crc: bool) -> None:
         self._log = log

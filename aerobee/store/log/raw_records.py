@@ -1,4 +1,4 @@
-"""Bytes of another broker's log, cut into records. A core."""
+"""Splits bytes of another broker's log into records. A core."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ WORD_BYTES = 8  # size and magic, which a blank has, too
 
 
 class RawRun(NamedTuple):
-    """Iterates over bytes of a log: records with their properties, in order. `fills_file`: a blank stands at their
-    end."""
+    """Whole records of a range of log bytes, with their properties, in order. `fills_file`: the range ends with a
+    blank.
+    """
 
     records: list[tuple[DispatchRecord, dict[str, str]]]
     end: int  # physical offset behind the bytes

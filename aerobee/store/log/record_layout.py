@@ -1,4 +1,4 @@
-"""From a message to the bytes of its record: one message (StoredMessage), or the records of a burst. Core.
+"""Encodes messages as records: one message (StoredMessage), or the records of a burst. Core.
 
 Follows MessageExtEncoder of RocketMQ; the layout itself is in aerobee/message.py.
 """

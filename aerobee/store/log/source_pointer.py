@@ -1,9 +1,9 @@
-"""The pointer that a delivered delayed message carries: which stored message it was made from.
+"""The property of a delivered delayed message that names the stored message from which it was created.
 
 A message that waited (a delay level, the timer) is delivered by storing it again under its real topic. The record
 of the delivery has in its field prepared_transaction_offset
 
-    -1 - physical offset of the record that waited
+    -1 - physical offset of the delayed message's record
 
 RocketMQ leaves 0 there and does not read it; offsets of half messages, which it does read, are never negative. So the
 log itself records the deliveries, and after a crash no message is delivered twice, however old the saved position is.
@@ -25,7 +25,8 @@ def source_pointer(source_offset: int) -> int:
 
 
 def delivered_sources(log: CommitLog, start: int, end: int) -> set[int]:
-    """Physical offsets of what was delivered by the records of [start, end). `start` begins a record, or is `end`.
+    """Physical offsets of the delayed messages that the records of [start, end) deliver. `start` begins a record, or is
+    `end`.
 
     Blocking; about a microsecond a record.
     """

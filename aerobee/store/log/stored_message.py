@@ -55,7 +55,7 @@ class AppendResult:
 
     @property
     def end(self) -> int:
-        """First byte behind the last record: what wait_durable takes."""
+        """Offset behind the last record, the argument of wait_durable()."""
         return self.physical_offset + self.size
 
     @property
@@ -78,7 +78,7 @@ class GetStatus(Enum):
     """Outcome of a read, as RocketMQ's GetMessageStatus."""
 
     FOUND = auto()
-    NO_MATCHED_MESSAGE = auto()  # the filter refused everything that was looked at; continue at next_offset
+    NO_MATCHED_MESSAGE = auto()  # the filter rejected all messages that were read; continue at next_offset
     MESSAGE_WAS_REMOVING = auto()  # the record was deleted already
     OFFSET_FOUND_NULL = auto()  # the queue has a gap here
     OFFSET_OVERFLOW_BADLY = auto()  # beyond the end

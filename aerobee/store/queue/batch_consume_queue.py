@@ -44,7 +44,7 @@ class BatchEntry:
 
     @property
     def end_physical(self) -> int:
-        """Behind its record; of a hole, where it points to."""
+        """End of its record; for a hole, the offset that it points to."""
         return self.physical_offset + (0 if self.size == NO_SIZE else self.size)
 
 
@@ -214,7 +214,7 @@ class BatchConsumeQueue:
             self.append_batch_entry(BatchEntry(physical_offset, NO_SIZE, 0, 0, self.max_offset, count))
 
     def start_at(self, offset: int) -> None:
-        """Let an empty queue give this offset next. The file says so from its first entry on."""
+        """Let an empty queue give this offset next. The file records this from its first entry on."""
         self.min_offset = self.max_offset = self.readable_max = offset
 
     def load(self, written_size: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""One consume queue: where the messages of one topic queue are in the commit log.
+"""One consume queue: the physical offsets in the commit log of the messages of one topic queue.
 
 Follows ConsumeQueue of RocketMQ. Entries of 20 bytes, position = queue offset * 20:
 
@@ -25,7 +25,7 @@ from aerobee.store.queue.queue_files import FilePool, QueueFile, QueueFileList
 ENTRY = struct.Struct(">qiq")
 ENTRY_BYTES = QUEUE_ENTRY_BYTES
 FILLER_SIZE = 0x7FFFFFFF
-# Of the messages of a queue: the positions of their entries in bytes, and of whole files behind them, fit 64 bits.
+# Maximum queue offset: byte positions of entries, and of the files behind them, fit into 64 bits.
 QUEUE_OFFSET_MAX = 1 << 56
 FILLER = ENTRY.pack(0, FILLER_SIZE, 0)
 _LOOK_BYTES = 1 << 20
@@ -81,7 +81,7 @@ class ConsumeQueue:
     def append_message(
         self, physical_offset: int, size: int, tags_code: int, store_timestamp: int, properties: bytes
     ) -> None:
-        """append_entry with all that a queue may want to know of the message."""
+        """append_entry() with all data of the message that any kind of queue uses."""
         self.append_entry(physical_offset, size, tags_code)
 
     def make_room(self, count: int = 1) -> None:
@@ -184,7 +184,7 @@ class ConsumeQueue:
         return (offset // self._entries_per_file + 1) * self._entries_per_file
 
     def is_resident(self, offset: int, count: int) -> bool:
-        """Whether so many entries from `offset` on are in memory."""
+        """Whether `count` entries from `offset` on are in memory."""
         file = self._files.file_at(offset * ENTRY_BYTES)
         if file is None:
             return True
@@ -336,9 +336,9 @@ class ConsumeQueue:
     def cut_records_from(
         self, physical_bound: int, judge: Callable[[ConsumeQueue], None] | None = None
     ) -> int:
-        """Drop the entries of records at or behind the bound. Returns how many there were, as far as known.
+        """Drop the entries of records at or behind the bound. Returns the number of dropped entries, as far as known.
 
-        `judge` is called before anything goes, `rejected` then holds the first entry that is to go.
+        Calls `judge` before it drops an entry; `rejected` then holds the first entry to drop.
         """
         if judge is not None:
             self._look_for_end(physical_bound)

@@ -1,4 +1,4 @@
-"""A consume queue whose entries point to more than a tag: to units with store time and filter bits.
+"""A consume queue whose entries point to units that hold, besides the tags code, the store time and filter bits.
 
 Follows ConsumeQueueExt and the extended part of ConsumeQueue of RocketMQ (enableConsumeQueueExt). Files of
 mappedFileSizeConsumeQueueExt bytes in consumequeue_ext/{topic}/{queueId}/, each a row of units:
@@ -41,7 +41,7 @@ Bitmap = Callable[[str, bytes], bytes]  # topic, properties -> the bits of the f
 
 @dataclass(frozen=True, slots=True)
 class ExtensionUnit:
-    """The unit of an entry. `store_timestamp` in ms; an empty `bitmap` says nothing."""
+    """The unit of an entry. `store_timestamp` in ms; an empty `bitmap` decides nothing: the record must be tested."""
 
     tags_code: int
     store_timestamp: int
@@ -55,7 +55,7 @@ class ExtensionUnit:
 
 @dataclass(frozen=True, slots=True)
 class BitmapAccept:
-    """A test of whole records whose outcome the bitmap of an entry may already tell."""
+    """A filter on whole records that can reject an entry by its bitmap alone."""
 
     accept: Callable[[bytes], bool]
     may_take: MayTake
@@ -90,7 +90,7 @@ class QueueExtension:
         return position + ADDRESS_BASE
 
     def ensure_room(self, count: int, unit_bytes: int) -> None:
-        """Take disk space, so that writing so many units cannot fail. Raises StoreFull."""
+        """Reserve disk space, so that writing this many units cannot fail. Raises StoreFull."""
         position = self.end
         for _ in range(count):
             position = self._fitting_position(position, unit_bytes)
@@ -154,7 +154,7 @@ class QueueExtension:
 
 
 class ExtendedQueue(ConsumeQueue):
-    """A consume queue with an extension. Its entries are read as if they held their tags codes."""
+    """A consume queue with an extension. Its readers see plain entries with tags codes."""
 
     def __init__(
         self,
@@ -192,7 +192,7 @@ class ExtendedQueue(ConsumeQueue):
             self._extension.ensure_room(count, UNIT_BYTES_MIN + len(self._bits(b"")))
 
     def _bits(self, properties: bytes) -> bytes:
-        """The filter bits of a message; none, which every filter takes for "perhaps", when they cannot be computed."""
+        """The filter bits of a message; empty when they cannot be computed, so that every filter tests the record."""
         bitmap = self._bitmap()
         if bitmap is None:
             return b""
@@ -225,7 +225,7 @@ class ExtendedQueue(ConsumeQueue):
     def matching_entries(
         self, offset: int, count: int, tag_codes: frozenset[int] | None, may_take: MayTake | None
     ) -> bytes:
-        """As read_entries, with fillers in place of those that tag or bitmap say are not wanted."""
+        """Like read_entries, with fillers instead of entries that the tags or the bitmap exclude."""
         entries = bytearray(super().read_entries(offset, count))
         for at in range(0, len(entries), ENTRY_BYTES):
             code = ENTRY.unpack_from(entries, at)[2]

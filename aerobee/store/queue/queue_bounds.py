@@ -32,7 +32,9 @@ Key = tuple[str, int]
 
 
 class QueueBound(NamedTuple):
-    """`first_position` of its first file; the next message's offset."""
+    """Bounds of one queue: `first_position` is its first file's position, `max_offset` the next message's queue
+    offset.
+    """
 
     is_batch: bool
     first_position: int
@@ -41,7 +43,7 @@ class QueueBound(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class QueueBounds:
-    """All queues when the log had the ends [log_min, log_end).
+    """Bounds of all queues at the time when the log spanned [log_min, log_end).
 
     `index_end`: physical offset of the last record in the key index, -1 for none. `file_sizes`: of the log, a queue, a
     batch queue, the index, 0 for not known.
@@ -110,7 +112,7 @@ def written_sizes(data: bytes) -> tuple[int, int, int, int]:
 
 
 class BoundedQueue(Protocol):
-    """Recorded bounds of a queue."""
+    """The attributes of a queue that BoundsKeeper records."""
 
     max_offset: int
 
@@ -122,7 +124,7 @@ class BoundedQueue(Protocol):
 
 
 class BoundsKeeper:
-    """Takes the queues down and hands that out once the log is durable up to that moment. One thread."""
+    """Records the bounds of all queues, and returns them once the log is durable up to that moment. One thread."""
 
     def __init__(self, *, boot_id: bytes, file_sizes: tuple[int, int, int, int]) -> None:
         self._boot_id = boot_id
@@ -176,7 +178,7 @@ class BoundsKeeper:
         return QueueBounds(*ends, self._boot_id, self._file_sizes, bounds)
 
     def forget(self, keys: Iterable[Key]) -> None:
-        """These queues are deleted: they are not missed."""
+        """Forget deleted queues, so that recovery does not miss them."""
         gone = set(keys)
         self._pending = None
         self._seen = (-1, -1, -1)

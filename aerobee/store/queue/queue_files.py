@@ -1,4 +1,4 @@
-"""The files of one queue, and a bound on how many queue files of the whole store are open at a time.
+"""The files of one queue, and a bound on the open queue files of the whole store.
 
 Follows MappedFileQueue of RocketMQ. A file is named after the position of its first byte, 20 digits, and all have
 one size. Files are mapped at their first use. `FilePool` closes those that were not used for a while, so that a
@@ -41,7 +41,7 @@ def check_component(name: str) -> None:
 
 
 class QueueFile:
-    """One file. `dirty` while it holds bytes that were not synced."""
+    """One queue file. `dirty` while it has unsynced bytes."""
 
     __slots__ = ("base", "dirty", "file", "on_close", "path", "pins", "removed", "reserved", "size", "used")
 
@@ -59,7 +59,7 @@ class QueueFile:
 
 
 class UnsyncedQueue(Protocol):
-    """A queue with entries that were not synced."""
+    """A queue with unsynced entries."""
 
     unsynced_from: int  # physical offset of the oldest record among them; -1: none
 
@@ -141,7 +141,7 @@ class FilePool:
             self._dirty[file] = None
 
     def take_dirty(self) -> list[QueueFile]:
-        """The files to sync now. They are pinned; hand each back with synced() or not_synced()."""
+        """The files to sync now. The files are pinned; the caller must release each with synced() or not_synced()."""
         files = list(self._dirty)
         self._dirty.clear()
         for file in files:
@@ -152,7 +152,7 @@ class FilePool:
     def rewrite_dirty(self) -> None:
         """Write the dirty files' bytes again: recovery found them in a cache that a failed sync may have spoilt."""
         for file in self._dirty:
-            self._name_changed(file)  # its name may be in the cache only as well
+            self._name_changed(file)  # its directory entry may also be only in the page cache
             self.buffer(file)
             assert file.file is not None
             if file.reserved:
@@ -166,7 +166,8 @@ class FilePool:
 
     def take_dirty_dirs(self) -> list[str]:
         """The directories with new names that are not synced; they are the caller's from now on."""
-        directories = sorted(self.unsynced_dirs)  # the same calls of the disk in each process
+        # sorted, so that the simulation makes equal disk calls in each process
+        directories = sorted(self.unsynced_dirs)
         self.unsynced_dirs.clear()
         return directories
 
@@ -231,7 +232,7 @@ class FilePool:
         return len(self._open)
 
     def _opened(self, open_: Callable[[], MappedFile]) -> MappedFile:
-        """Return open_(); when descriptors are used up, after closing files that no thread reads or writes now."""
+        """Return open_(). When the descriptors are exhausted, close files that no thread uses, and retry."""
         try:
             return open_()
         except OSError as error:
@@ -253,8 +254,8 @@ class FilePool:
     def _close_unused(self, newest: QueueFile) -> None:
         """Second chance: a file that was used since its last check moves to the end of the list.
 
-        Looks at a few files only. Dirty ones are kept while there is space for twice as many files; beyond that they
-        are closed too, and the flush opens them again to sync them.
+        Looks at a few files only. Dirty files stay open while fewer than twice the maximum are open; beyond that they
+        are closed too, and the flush reopens them to sync them.
         """
         closes_dirty = len(self._open) > 2 * self.open_max
         for _ in range(_CLOSE_TRIES):

@@ -69,7 +69,9 @@ class QueueTable:
                     self._take_loaded(queue)
 
     def _take_loaded(self, queue: AnyQueue) -> None:
-        """Of two queues of one name the one with the newer records counts: a crash kept the files of both kinds."""
+        """Add a loaded queue. When a crash left files of both kinds for one topic and queue id, the queue with the
+        newer records is kept.
+        """
         key = queue.topic, queue.queue_id
         other = self.queues.get(key)
         if other is not None and other.max_physical_offset > queue.max_physical_offset:
@@ -162,9 +164,9 @@ class QueueTable:
                 yield dataclasses.replace(record, topic=name, queue_id=LMQ_QUEUE_ID, queue_offset=int(offset))
 
     def of_record(self, record: DispatchRecord) -> AnyQueue | None:
-        """The queue for a record's entry, of the kind that the record needs; made, changed or emptied when it is not.
+        """The queue for a record's entry, of the kind that the record needs; created, converted or emptied as needed.
 
-        None when the queue has records behind this one and is of the other kind: those are of a later topic of this name.
+        None when the queue is of the other kind and has later records: these belong to a later topic of the same name.
         Raises StoreFull, RecordInvalid.
         """
         key = record.topic, record.queue_id
@@ -285,7 +287,7 @@ class QueueTable:
             return "unnamed"  # as its offset cannot be one
         queue = self.of_record(record)
         if queue is None:
-            return "present"  # as far as its topic is there
+            return "present"  # if its topic exists
         offset = record.queue_offset
         code = self.tags_code(record.topic, properties, record.store_timestamp)
         is_empty = queue.max_offset == queue.min_offset
@@ -403,7 +405,7 @@ class QueueTable:
         return taken
 
     def delete_taken(self, queue: AnyQueue) -> None:
-        """Remove a queue from the disk, but for files that were made since by another of its name."""
+        """Remove a queue's files from the disk, except files that a new queue of the same name has created since."""
         again = self.queues.get((queue.topic, queue.queue_id))
         queue.delete(frozenset(again.file_paths) if again is not None else ())
 

@@ -1,4 +1,6 @@
-"""Messages by key: what the index names, read and checked (DefaultMessageStore.queryMessage of RocketMQ)."""
+"""Queries messages by key: reads the records that the index names, and checks their keys
+(DefaultMessageStore.queryMessage of RocketMQ).
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,11 @@ from aerobee.store.read.reader import MessageReader
 from aerobee.store.read.store_reads import StoreReads
 from aerobee.store.read.warmer import Warmer
 
-CANDIDATES_PER_RESULT = 4  # looked at first: some fall away, for only hashes of topic and key are compared
-CANDIDATES_MAX = 4_096  # looked at in all: so many records of one hash take the event loop some 40 ms
-_RECORD_BYTES = 4096  # brought into memory of each; longer records are rare
+# checked first: some are dropped, because the index compares only hashes of topic and key
+CANDIDATES_PER_RESULT = 4
+# maximum number of checked records: that many of one hash take the event loop about 40 ms
+CANDIDATES_MAX = 4_096
+_RECORD_BYTES = 4096  # bytes of each record that are loaded into memory; longer records are rare
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +40,7 @@ class KeyQuestion:
 
 
 class KeyQueries:
-    """Asks the key index of one store. Belongs to the event loop's thread."""
+    """Queries the key index of one store. Belongs to the event loop's thread."""
 
     def __init__(
         self,
@@ -94,7 +98,7 @@ class KeyQueries:
         return self._answer(question)
 
     def _candidates(self, question: KeyQuestion, bound: int) -> list[int]:
-        """Physical offsets of what may be meant, newest first, at most `bound`. Only hashes are compared."""
+        """Physical offsets of what may be meant, newest first, at most `bound`. The index compares only hashes."""
         return self._index.find(
             question.topic, _key_text(question), question.begin_ms, question.end_ms, bound
         )

@@ -1,4 +1,4 @@
-"""Reading messages of a queue: entries first, then the records that they point to. Follows
+"""Reads messages of a queue: first the entries, then the records that they point to. Follows
 DefaultMessageStore.getMessage and ConsumeQueue.getOffsetInQueueByTime of RocketMQ.
 """
 
@@ -35,7 +35,7 @@ Accept = Callable[[bytes], bool]
 
 
 class _Collected:
-    """Records gathered by one read, and when to stop."""
+    """The records gathered by one read, and the bounds at which the read stops."""
 
     __slots__ = (
         "bytes",
@@ -62,7 +62,7 @@ class _Collected:
         self.removed = False
 
     def is_full(self, physical_offset: int, size: int, messages: int) -> bool:
-        """Whether this record must wait for the next call. The first one never does."""
+        """Whether this record must wait for the next call. The first record never exceeds a bound."""
         if not self.count:
             return False
         if self.count + messages > self.count_max or self.bytes + size > RESULT_BYTES_MAX:
@@ -122,7 +122,7 @@ def _own_extents(count: int, size: int) -> struct.Struct:
 
 @lru_cache(_LAYOUTS_KEPT)
 def _alike(count: int, size: int, distance: int) -> struct.Struct:
-    """The bytes of so many records of one size whose beginnings lie `distance` apart."""
+    """The bytes of `count` records of one size whose offsets differ by `distance`."""
     return struct.Struct(f">{f'{size}s{distance - size}x' * (count - 1)}{size}s")
 
 
@@ -195,7 +195,7 @@ class MessageReader:
         tag_codes: frozenset[int] | None,
         accept: Accept | None,
     ) -> GetResult:
-        """Look at one message after the other from `offset` on, which is readable."""
+        """Collect messages one by one from `offset` on, which must be readable."""
         low, high = queue.min_offset, queue.readable_max
         found = _Collected(self._log, self._config, self.memory_bytes, count_max)
         if isinstance(queue, BatchConsumeQueue):
@@ -244,12 +244,12 @@ class MessageReader:
         take, check = found.parts.append, _OWN_EXTENT.unpack_from
         base = end = taken = taken_bytes = 0
         buffer: WritableBuffer = bytearray()
-        # Entries are looked at in pieces: a read that is full after 32 must not copy 800 of them.
+        # Entries are read in pieces: a read that is full after 32 must not copy 800 of them.
         step = found.count_max if tag_codes is None and accept is None else budget
         may_take = accept.may_take if isinstance(accept, BitmapAccept) else None
         checked = (
             None if isinstance(queue, ExtendedQueue) else tag_codes
-        )  # the queue itself looks at its units
+        )  # the queue itself evaluates its units
         while at < stop:
             count = min(stop - at, step)
             entries = (
@@ -377,7 +377,7 @@ class MessageReader:
         tag_codes: frozenset[int] | None,
         accept: Accept | None,
     ) -> int:
-        """A record is given whole when it holds `offset`: the client skips what it had already."""
+        """A record that contains `offset` is returned as a whole: the client skips messages that it had already."""
         at = offset
         for entry in queue.entries_from(offset, found.count_max):
             if entry.end_offset > queue.readable_max:

@@ -100,7 +100,7 @@ class StoreReads:
         """As read_record, at an offset that comes from outside the broker: None for bytes that only look like a record.
 
         A sender knows where the body of his message comes to lie, and may have written a record into it, even one whose body is what
-        others store next. So a record counts only when the entry of the queue that it names leads to it.
+        others store next. So a record counts only when the entry in its queue points to it.
         """
         data = self.read_record(physical_offset)
         found = None if data is None else scan_record(data, physical_offset, check_crc=False).record

@@ -1,4 +1,4 @@
-"""Bringing data from the disk into memory without stopping the event loop.
+"""Loads data from the disk into memory without blocking the event loop.
 
 A page fault in a mapping happens under the interpreter's lock and stops every thread. So the store first requests the
 bytes from the kernel (POSIX_FADV_WILLNEED) and reads when they are in memory; if that takes long, an executor thread
@@ -21,14 +21,15 @@ from aerobee.store.queue.consume_queue import ENTRY_BYTES, ConsumeQueue
 from aerobee.store.queue.queue_files import FilePool
 from aerobee.store.queue.queue_table import AnyQueue
 
-# Messages warmed at a time and their bytes: more than most reads take, for a consumer that reads there reads
-# on. A read that needs more gets that many, up to RUN_BYTES_MAX.
+# Number and bytes of messages warmed at a time: more than most reads take, because the consumer's next reads
+# follow there. A larger read warms as many messages as it needs, up to RUN_BYTES_MAX.
 COUNT_MAX, BYTES_MAX = 256, 1 << 20
 # Maximum size of other queues' records between two records; a smaller gap is read, too.
 GAP_BYTES_MAX = 64 << 10
 STEP_BYTES_MAX = 1 << 20  # of one read
-NEAR_ENTRIES = 1024  # so near to the end, a queue's entries are in memory
-# One look covers that many messages and reads of a consumer that reads on: a look costs as much as a read.
+NEAR_ENTRIES = 1024  # within this distance of its end, a queue's entries are in memory
+# One check of residency covers this many messages and successive reads of a consumer, because a check costs
+# as much as a read.
 LOOK_ENTRIES, LOOK_READS, LOOK_BYTES_MAX = 512, 32, 4 << 20
 LOOKED_AT_QUEUES_MAX = 4_096
 LOOKS, LOOK_AGAIN_S = 10, 0.002  # for bytes that were requested from the system; then a thread reads them
@@ -48,7 +49,7 @@ class Warmer:
         # Range found in memory: first offset, offset after the last, number of reads that may still use this
         # result.
         self._looked_at: dict[AnyQueue, tuple[int, int, int]] = {}
-        # An entry that was found to be hot: offset, physical offset. Those behind it are younger.
+        # An entry that was found to be hot: offset, physical offset. Later entries are newer.
         self._hot: dict[AnyQueue, tuple[int, int]] = {}
 
     def reconfigure(self, config: StoreConfig) -> None:
@@ -78,10 +79,10 @@ class Warmer:
     def take_warm_span(
         self, queue: AnyQueue | None, offset: int, count_max: int
     ) -> tuple[int, int, int] | None:
-        """As is_cold, for several reads together: None when reading there would wait for the disk.
+        """Like is_cold, for several successive reads: None when a read there would wait for the disk.
 
-        Else (first offset, offset behind the last, reads): this read and that many more that begin and end there are known
-        not to wait. They are the caller's from now on; is_cold does not go by them.
+        Else (first offset, offset behind the last, reads): this read and `reads` further ones within these offsets will
+        not wait. The caller owns this allowance from now on; is_cold no longer uses it.
         """
         if self.is_cold(queue, offset, count_max):
             return None
@@ -151,7 +152,9 @@ class Warmer:
         return max(SCATTERED_COUNT_MAX, bisect_right(offsets, RUN_BYTES_MAX, key=distance))
 
     def _look_ahead(self, queue: ConsumeQueue, offset: int, count: int) -> bool:
-        """Look at `count` messages from `offset` on, whose entries are in memory; note when all of them are, too."""
+        """Check whether all of `count` messages from `offset` on are in memory (their entries are), and if so remember
+        the span.
+        """
         first, last = queue.entry(offset), queue.entry(offset + count - 1)
         if first is None or last is None or not 0 < last[0] - first[0] <= LOOK_BYTES_MAX:
             return False
@@ -214,8 +217,9 @@ class Warmer:
         await self.warm(self._extents(queue, offset, tag_codes, count_max) if span is None else span)
 
     def _span(self, queue: AnyQueue, offset: int, count_max: int) -> list[tuple[int, int]] | None:
-        """(physical offset, size), a file each, of everything from the first message on to the last that is to be warmed,
-        with what lies between them; None where that is much. One extent at a time takes the event loop ten times as long.
+        """One contiguous range of log bytes from the first to the last message to warm, as (physical offset, size) per
+        log file. None when the range, which includes records of other queues in between, is too large. Warming each
+        record separately costs the event loop ten times as much.
         """
         count = min(queue.readable_max - offset, max(COUNT_MAX, count_max))
         if count_max > SCATTERED_COUNT_MAX:
@@ -240,7 +244,8 @@ class Warmer:
         extents: list[tuple[int, int]] = []
         total, most = 0, COUNT_MAX if tag_codes is None else max(COUNT_MAX, count_max)
         count = min(queue.readable_max - offset, self._entry_count(most))
-        # Many entries with one read where they are what they seem: one by one, 256 of them would keep the event loop for long.
+        # A plain ConsumeQueue returns many entries with one read: 256 single reads would block the event loop
+        # for long.
         entries: Iterable[tuple[int, int, int] | None] = (
             queue.entries(offset, count)
             if type(queue) is ConsumeQueue
@@ -282,7 +287,7 @@ class Warmer:
     def _runs(self, extents: Sequence[tuple[int, int]]) -> list[tuple[Segment, int, int]]:
         """Join extents that lie near each other: (segment, start in it, end in it), each for one read.
 
-        A read for each record would be a hand-over of the interpreter's lock for each.
+        Separate reads would release and take the interpreter's lock once per record.
         """
         runs: list[tuple[Segment, int, int]] = []
         for start, size in sorted(extents):
@@ -299,7 +304,7 @@ class Warmer:
 
 
 async def _arrive(runs: list[_Run]) -> bool:
-    """Ask the system for these bytes and look now and then whether they have come; False when that takes too long.
+    """Request these bytes from the kernel, and poll until they are in memory; False when that takes too long.
 
     No thread is used: a thread that passes the bytes takes the GIL from the event loop for each piece, and a thread
     that is preempted while it holds the GIL stops all others.

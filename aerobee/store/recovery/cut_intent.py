@@ -81,7 +81,7 @@ class CutIntentFile:
             self._write(replace(self.current, is_log_cut=True))
 
     def finished(self) -> None:
-        """Nothing is left. Durable on return. Raises OSError."""
+        """All steps are done: remove the file. Durable on return. Raises OSError."""
         if self.current is not None:
             if self._disk.exists(self._path):
                 self._disk.remove(self._path)
@@ -94,7 +94,7 @@ class CutIntentFile:
 
 
 def head_crc(log: CommitLog, offset: int) -> int:
-    """Of the bytes at the offset; 0 behind the log's end."""
+    """CRC of the bytes at the offset; 0 behind the log's end."""
     segment = log.segment_at(offset) if offset < log.end else None
     if segment is None:
         return 0

@@ -1,4 +1,4 @@
-"""The key index at a start: what of it is kept, and from where on the log is indexed again."""
+"""Recovers the key index at start-up: decides which files are kept, and from which offset the log is indexed again."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class IndexRecovery:
         note: Callable[[str], None],
         before_rebuild: Callable[[], None],
     ) -> None:
-        """`note` takes sentences for the report; `before_rebuild` makes it durable that the index is not to be trusted."""
+        """`note` receives sentences for the report; `before_rebuild` durably marks the index as untrusted."""
         self._index = index
         self._log = log
         self._checkpoint = checkpoint
@@ -58,7 +58,9 @@ class IndexRecovery:
             self._note(f"the key index in {self._index.directory} is not whole ({why}) and is built again")
 
     def _is_gone(self, dispatch_from: int) -> bool:
-        """Whether RocketMQ's checkpoint speaks of an index and none is there; ours says where it ended, too."""
+        """Whether RocketMQ's checkpoint names an index that does not exist. Aerobee's checkpoint also contains the
+        index's end.
+        """
         return (
             self._bounds is None
             and self._checkpoint.index_timestamp > 0
@@ -86,14 +88,14 @@ class IndexRecovery:
                 return
 
     def cut_past(self, log_end: int) -> None:
-        """Drop the entries of records that the log lost: records with other keys come to their offsets."""
+        """Drop the entries of records that the log lost, because other records will get their offsets."""
         for file in [file for file in self._index.files if file.end_physical_offset >= log_end]:
             if file.begin_physical_offset >= log_end or not file.cut(log_end, is_trusted=True):
                 self._index.remove(file)
 
     @property
     def end(self) -> int:
-        """Records from here on are to be indexed."""
+        """The offset from which on records must be indexed."""
         if not self._index.is_enabled:
             return 1 << 62
         if self._index.last_physical_offset < 0:
@@ -101,7 +103,7 @@ class IndexRecovery:
         return self._index.last_physical_offset + 1
 
     def add(self, record: DispatchRecord, properties: dict[str, str]) -> None:
-        """The record's keys, whatever space that takes."""
+        """Index the record's keys, and create a new index file when the present one is full."""
         texts = index_texts(properties)
         if not self._index.has_room(len(texts)):
             self._index.make_room(len(texts), record.store_timestamp)

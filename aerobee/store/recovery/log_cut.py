@@ -1,4 +1,4 @@
-"""Cutting the end off a log that parted from its master's, with what belongs to it: a slave's first step back into line.
+"""Truncates a slave's log, with its queues and index, at the offset where it diverged from its master's log.
 
 Before any change an intent is written to disk (cut_intent.py), and stays until dependent state is cut, too. The removed
 bytes are first stored durably in separate files: `cut/OFFSET-SIZE` holds the bytes that stood at that physical offset.
@@ -30,7 +30,7 @@ class LogCut:
 
     start: int
     end: int
-    entry_count: int  # queue entries that went with it
+    entry_count: int  # number of queue entries removed with it
     paths: tuple[str, ...]
 
 
@@ -56,7 +56,7 @@ def keep_tail(log: CommitLog, disk: Disk, root: str, start: int) -> tuple[str, .
 
 
 def check_cut(log: CommitLog, start: int) -> None:
-    """Raise RecordInvalid for an offset at which the log cannot be cut: no record begins there, nor does the log end. Raises OSError."""
+    """Raise RecordInvalid unless a record begins at the offset, or the log ends there. Raises OSError."""
     kind = LogScanner(log, check_crc=False).at(start).kind if start < log.end else ScanKind.RECORD
     is_inside = log.min_offset < start <= log.end or start == log.min_offset == 0
     if not is_inside or kind not in (ScanKind.RECORD, ScanKind.BLANK):

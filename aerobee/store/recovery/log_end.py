@@ -25,7 +25,7 @@ _SIZE_BYTES = 4  # a record begins with its size
 
 
 class LogEnd:
-    """Judges the first place of the log at which no record can be read. Blocking."""
+    """Decides whether the first unreadable offset of the log is its end or damage. Blocking."""
 
     def __init__(
         self,
@@ -40,8 +40,9 @@ class LogEnd:
         before_rebuild: Callable[[], None],
         left_out: Callable[[int, int], None],
     ) -> None:
-        """`bounds`: what the checkpoint knows of the queues, None of RocketMQ's. `before_rebuild` makes it durable that
-        queues and index are not to be trusted; `left_out` hears of each piece of the log that no record is in any more."""
+        """`bounds`: what the checkpoint knows of the queues, None of RocketMQ's. `before_rebuild` durably marks queues
+        and index as untrusted; `left_out` is called with each range of the log that no longer contains a record.
+        """
         self._config = config
         self._log = log
         self._scanner = scanner
@@ -67,7 +68,7 @@ class LogEnd:
         return is_same_boot and not self._report.was_clean
 
     def judge(self, at: int, scan: Scan) -> int | None:
-        """Nothing readable stands at `at`. Say why, or refuse when that cannot be the end of the log.
+        """Decide about `at`, where no record can be read. Say why, or refuse when that cannot be the end of the log.
 
         Returns where the next record begins when the log continues behind the damage; None: it ends here.
         """

@@ -1,7 +1,7 @@
-"""A queue entry without its record, met while reading: the entry is written again from the log, or passed over.
+"""Repairs a queue entry that a read finds to point to no record of its queue: rewrites it from the log, or skips it.
 
-Entries have no checksum. The records between those of the adjacent entries are searched for the missing one. If it is
-not among them, the record itself is damaged: only that message is left out, and logged.
+Entries have no checksum. QueueMender searches the log between the records of the adjacent entries for the missing
+record. If it is not there, the record itself is damaged: the read skips only that message, and logs it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class QueueMender:
         self._said: set[tuple[str, int, int]] = set()
 
     def mend(self, queue: AnyQueue, offset: int) -> bool:
-        """Put the right entry at a queue offset. Returns False when there is none: pass over that message.
+        """Put the right entry at a queue offset. Returns False when there is none: the read skips that message.
 
         Raises StoreError when too much of the log would have to be read for it.
         """

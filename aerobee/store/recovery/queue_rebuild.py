@@ -1,4 +1,5 @@
-"""Queues that lost entries, built again from the log: which ones, from where on, and with the offsets they had.
+"""Rebuilds queues that lost entries from the log: determines the queues, and from which entry on, and restores the
+original queue offsets.
 
 Queues are derived. An entry that is missing or wrong is written again from its record; where the record itself is
 damaged the queue gets a hole, so that every other message keeps its offset and none is given twice. A hole is an
@@ -27,7 +28,7 @@ _NOTES_MAX = 1_000  # sentences about single records
 
 
 class QueueRebuild:
-    """The queues to rebuild, and their reconstruction. Blocking."""
+    """The queues to rebuild, and their rebuild. Blocking."""
 
     def __init__(
         self, queues: QueueTable, scanner: LogScanner, bounds: QueueBounds | None, note: Callable[[str], None]
@@ -135,7 +136,7 @@ class QueueRebuild:
     # -- building
 
     def run(self, log_min: int, log_end: int) -> None:
-        """Build what is suspected."""
+        """Rebuild the suspected queues."""
         starts: dict[Key, int] = {}
         for key, offset in sorted(self._from.items()):
             starts[key] = self._keep_before(key, offset, log_min)
@@ -173,7 +174,7 @@ class QueueRebuild:
         record = self._scanner.alone(entry[0]).record
         if record is None or record.size != entry[1]:
             return False
-        is_light = key[0].startswith(LMQ_PREFIX)  # its entries lead to records of other queues
+        is_light = key[0].startswith(LMQ_PREFIX)  # its entries point to records of other queues
         return is_light or (record.topic, record.queue_id, record.queue_offset) == (*key, offset)
 
     def _damaged(self, start: int, stop: int, reason: str) -> None:
@@ -263,8 +264,8 @@ class QueueRebuild:
             if queue.max_offset == queue.min_offset:
                 queue.start_at(end)
             elif self._log_damage and end - queue.max_offset <= HOLE_MAX:
-                # They count as entries of the last record, so that the next start does not truncate them like
-                # entries after the log's end.
+                # Holes count as entries of the last record, so that the next start does not truncate them
+                # like entries after the log's end.
                 queue.pad_to(end, max(0, log_end - 1))
         self._note(
             f"queue {key[0]} {key[1]} had lost entries ({self._why[key]}) and was built again from the log, from offset "

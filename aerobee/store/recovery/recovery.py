@@ -1,4 +1,4 @@
-"""Opens a store: decides what is kept and truncated, with a report of the reasons.
+"""Recovers a store at start-up: decides what it keeps and truncates, and reports the reasons.
 
 Follows CommitLog.recoverNormally and recoverAbnormally of RocketMQ, with these differences, for a broken record is
 not always the end of the log:
@@ -32,17 +32,19 @@ from aerobee.store.recovery.log_end import LogEnd
 from aerobee.store.recovery.queue_rebuild import QueueRebuild
 from aerobee.store.recovery.recovery_report import NOTES_MAX, RecoveryReport
 
-_TIMESTAMP_SLACK_MS = 3_000  # RocketMQ's distance between the checkpoint's times and what it trusts
+# RocketMQ's safety margin: it trusts the log up to the checkpoint's times minus this
+_TIMESTAMP_SLACK_MS = 3_000
 # Number of log files after the known end within which an entry is plausible; further entries count as
 # damaged.
 _ENTRY_SLACK_FILES = 8
 _INT64 = (1 << 64) - 1
-# A store of which nothing is known of the queues, as RocketMQ leaves it, is compared with its log when that is this small.
+# Recovery compares the queues of a store without recorded bounds (as RocketMQ leaves it) with the log, if the
+# log is at most this large.
 _ADOPT_BYTES_MAX = 4 << 30
 
 
 class Recovery:
-    """One run of recovery over opened but unsettled parts. Blocking."""
+    """One run of recovery over the opened parts of a store. Blocking."""
 
     def __init__(
         self,
@@ -105,7 +107,7 @@ class Recovery:
             raise
 
     def _keep_found(self, *, must: bool) -> None:
-        """Let the checkpoint say that the queues continued as far as this start found them."""
+        """Record in the checkpoint the ends of the queues that this start found."""
         if not self._found or (self._bounds is None and (not self._log.segments or self.report.was_clean)):
             return
         bounds = self._bounds or QueueBounds(self._log.min_offset)
@@ -134,7 +136,8 @@ class Recovery:
         self._judge_lost_beginning()
         dispatch_from = self._dispatch_from = self._dispatch_start()
         if self._config.truncate_corrupt_log:
-            # Their offsets were used. Nothing else will say so once the entries are cut: before that, it is on the disk.
+            # Their offsets were used. After the entries are removed no other data shows the loss, so it is
+            # recorded durably before.
             self._keep_found(must=True)
         if not report.was_clean:
             report.queue_entries_cut += self._queues.cut_records_from(dispatch_from, self._judge_rejected)
@@ -269,7 +272,7 @@ class Recovery:
         return self._config.check_queues_on_start or (self._bounds is None and log_bytes <= _ADOPT_BYTES_MAX)
 
     def _look_behind(self, start: int, index_from: int, *, checks: bool) -> None:
-        """Give records before `start` what they lack: index entries, and with `checks` queue entries."""
+        """Add missing index entries, and with `checks` queue entries, for records before `start`."""
         log = self._log
         index_low = max(index_from - 1, log.min_offset) if self._keys.is_lost else start
         low = log.min_offset if checks else index_low
@@ -351,8 +354,10 @@ class Recovery:
         return log.min_offset
 
     def _last_flushed_record(self, dispatch_from: int) -> int:
-        """A record's begin, from which on the scan meets the last record that the checkpoint calls durable: that of the last
-        queue entry in its file, else the file's first. The log's end where the file is not there."""
+        """Offset of a record from which a scan reaches the last durable record according to the checkpoint. It is the
+        record of the last queue entry that points into that log file, else the file's first record; the log's end when
+        the file is missing.
+        """
         log, flushed = self._log, self._checkpoint.log_flushed
         if flushed <= log.min_offset:
             return dispatch_from
@@ -430,7 +435,8 @@ class Recovery:
         if outcome in ("added", "began"):
             report.queue_entries_added += 1
         if outcome == "began" and self._dispatch_from > self._log.min_offset and not self._checks_all:
-            # It looks like a queue that begins here now: a start that ends early must not leave it as one.
+            # The queue now looks like one that begins here. If this start ends early, the next one must not
+            # take it for such a queue.
             self._before_rebuild()
             self._rebuild.suspect(key, 0, "its files are gone")
         if outcome == "mended":
@@ -469,7 +475,7 @@ class Recovery:
 
     def _cut_past(self, end: int) -> int:
         """Cut entries that point behind the log, which a clean stop never leaves: the log was cut by hand since, or a bit
-        of the entry changed. The queue is built again, so that the entry comes back if its record is there.
+        of the entry changed. The queue is rebuilt, which restores the entry if its record exists.
         """
         cut = 0
         for key, queue in self._queues.queues.items():

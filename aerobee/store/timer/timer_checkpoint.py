@@ -46,7 +46,9 @@ ROCKETMQ = (1 << 64) - 1  # the source of a statement without units: a RocketMQ 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopiedFrom:
-    """Which master's statement a slave's checkpoint is, and how long a log must be for it to be true."""
+    """The source of a slave's checkpoint: the master's timer log from which it was copied, and the log end that it
+    requires.
+    """
 
     source: int  # the timer log of one mastership, or ROCKETMQ
     position: int  # in that timer log: units before it are copied; of ROCKETMQ: messages before this queue offset had a unit
@@ -55,7 +57,7 @@ class CopiedFrom:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimerCheckpoint:
-    """Content of the file; `scan_from` -1: not known, the file is RocketMQ's."""
+    """Content of the file; `scan_from` is -1 (unknown) in a file that RocketMQ wrote."""
 
     read_time_ms: int = 0
     log_flushed: int = 0
@@ -164,7 +166,7 @@ class TimerCheckpointFile:
         return decode_timer_checkpoint(self._disk.read_file(self._path))
 
     def write(self, checkpoint: TimerCheckpoint) -> None:
-        """Durable on return. Raises OSError; the older content is there then."""
+        """Durable on return. Raises OSError; the previous content then remains."""
         self._disk.replace_file(self._path, checkpoint.encode())
 
     def remove(self) -> None:

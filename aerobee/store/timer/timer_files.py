@@ -1,9 +1,9 @@
-"""The timer's files together: wheel, log and checkpoint, and how they are made one again after a crash.
+"""The timer's files: wheel, log and checkpoint, and their recovery to a consistent state after a crash.
 
-Follows the recovery of TimerMessageStore of RocketMQ, with one difference: units behind the checkpoint's log position
-are dropped and their messages read again from the timer topic, for a power loss keeps any subset of their pages. Only
-when RocketMQ wrote the checkpoint, which does not say exactly which messages have their unit, whole units behind
-it are kept, as it keeps them.
+Follows the recovery of TimerMessageStore of RocketMQ, with one difference: recovery drops units behind the checkpoint's
+log position and reads their messages again from the timer topic, because any subset of their pages may survive a power
+loss. A checkpoint that RocketMQ wrote does not say exactly which messages have their unit; then recovery keeps whole
+units behind it, as RocketMQ does.
 
 Data covered by a checkpoint is written to disk before it: units, then slots, then the checkpoint file.
 """
@@ -27,7 +27,9 @@ _logger = logging.getLogger(__name__)
 
 
 class TimerFiles:
-    """One thread, but save(). `slot_count` is the wheel's size in slots, half of what the file has."""
+    """The timer's files. `slot_count` is the wheel's size in slots, half of the file's slots. One thread, except
+    save().
+    """
 
     def __init__(self, config: StoreConfig, disk: Disk, *, slot_count: int = TIMER_WHEEL_SLOTS) -> None:
         self.precision_ms = config.timer_precision_ms
@@ -58,13 +60,14 @@ class TimerFiles:
     def opening(
         self, *, log_end: int, queue_max: int, queue_offset_of: Callable[[int], int | None]
     ) -> Generator[None, None, TimerCheckpoint | None]:
-        """Open the files and settle them, in steps of some milliseconds. None when there never was a timer message.
+        """Open the files and recover them, in steps of some milliseconds. Returns None when there never was a timer
+        message.
 
         Nothing else uses the files meanwhile. An incomplete write leaves the same state as a crash: call close(), then
         start again.
 
         `log_end` and `queue_max` are the ends of the commit log and of the timer topic's queue; `queue_offset_of`
-        tells the queue offset of the timer record at a physical offset. Raises ConfigError, StoreError, OSError.
+        returns the queue offset of the timer record at a physical offset. Raises ConfigError, StoreError, OSError.
         """
         self.rebuilt_from = None
         self._synced = 0
@@ -136,7 +139,7 @@ class TimerFiles:
     def _of_rocketmq(
         self, told: TimerCheckpoint, copied: CopiedFrom, log_end: int
     ) -> Generator[None, None, TimerCheckpoint]:
-        """There is no wheel: what a RocketMQ master said is all that is known of its timers."""
+        """There is no wheel: only the checkpoint that a RocketMQ master sent describes its timers."""
         self.log.load(self.log.file_size)
         self.wheel.load()
         self.log.clear()
@@ -275,8 +278,8 @@ class TimerFiles:
             self.add(slot_time, unit)
 
     def save(self, checkpoint: TimerCheckpoint, generation: int | None = None) -> bool:
-        """Make units and slots durable, then the checkpoint. Any thread, one at a time. Returns whether it is written: not one of a
-        `generation` that revoke_saves() has ended since. Raises OSError.
+        """Make units and slots durable, then the checkpoint. Any thread, one at a time. Returns whether the checkpoint
+        was written. It is not when revoke_saves() has ended its `generation` since. Raises OSError.
         """
         generation = self.generation if generation is None else generation
         if generation != self.generation:
@@ -293,13 +296,13 @@ class TimerFiles:
         return True
 
     def revoke_saves(self) -> None:
-        """What save() has not written yet is not written any more. Waits for one small file at most."""
+        """Cancel writes of save() that have not begun. Waits for one small file at most."""
         with self._writing:
             self.generation += 1
 
     def starting_over(self) -> Iterator[None]:
-        """Forget everything, first of all the checkpoint, durably; in steps. One that is not finished leaves what opening() clears.
-        Raises OSError.
+        """Remove all files durably, the checkpoint first, in steps. If it is interrupted, opening() removes the
+        remaining files. Raises OSError.
         """
         self.revoke_saves()
         self._checkpoints.remove()

@@ -13,7 +13,7 @@ rest becomes
     int32 bytes to the file's end | int64 0 | int32 0xCBD43194
 
 RocketMQ keeps the last field 0 and does not read it. Here it is the moment at which the message is due, in ms, so that
-delivery within the slot's second needs no look at the message; 0 when it is not known.
+delivery within the slot's second does not read the message; 0 when it is unknown.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ class TimerLog:
             position = unit.previous
 
     def units(self, start: int) -> Iterator[tuple[int, TimerUnit]]:
-        """Whole units from `start` to where the first thing stands that is none, or to the end of the last file.
+        """Whole units from `start` to the first position without one, or to the end of the last file.
 
         Reads the disk in pieces, not through the mapping. `end` does not bound it.
         """
@@ -332,7 +332,9 @@ class TimerLog:
         self.fault = ""
 
     def finding_whole(self, end: int) -> Generator[None, None, int]:
-        """Up to where whole units and blanks stand from the first file on, at most `end`; in steps of UNITS_PER_STEP."""
+        """Find the position up to which the log consists of whole units and blanks, at most `end`; in steps of
+        UNITS_PER_STEP.
+        """
         at = self.min_position
         for count, (position, _) in enumerate(self.units(at), 1):
             if not count % UNITS_PER_STEP:

@@ -1,13 +1,14 @@
-"""The timer wheel: for each slot of time, where its messages are in the timer log. Follows TimerWheel of RocketMQ.
+"""The timer wheel: for each time slot, the position of its newest unit in the timer log. Follows TimerWheel of
+RocketMQ.
 
 One file, `timerwheel`, of 2 * 7 * 86,400 slots of 32 bytes:
 
     int64 time / precision | int64 first position | int64 last position | int32 number | int32 magic (0)
 
-Slot of a time: (time / precision) mod the number of slots. A slot whose stored time is another one is empty: it is
-left as it was delivered until the slot is used again. `number` counts messages less cancelling ones.
+Slot of a time: (time / precision) mod the number of slots. A slot whose stored time differs is empty: a delivered slot
+keeps its content until a later time reuses it. `number` counts messages less cancelling ones.
 
-The file is sparse and made by the first message that needs it.
+The file is sparse; the first message that needs it creates it.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class TimerSlot(NamedTuple):
 
 
 class TimerWheel:
-    """One thread, but sync()."""
+    """The wheel file. One thread, except sync()."""
 
     def __init__(
         self, path: str, disk: Disk, *, precision_ms: int, slot_count: int = TIMER_WHEEL_SLOTS
@@ -69,11 +70,11 @@ class TimerWheel:
 
     @property
     def exists(self) -> bool:
-        """Whether the file is there: made by the first timer message."""
+        """Whether the file exists; the first timer message creates it."""
         return self._file is not None
 
     def make(self) -> None:
-        """Create the file unless it is there. Raises StoreFull."""
+        """Create the file unless it exists. Raises StoreFull."""
         if self._file is not None:
             return
         try:
@@ -115,7 +116,9 @@ class TimerWheel:
         return number == time_ms // self.precision_ms or number * self.precision_ms < read_time_ms
 
     def count(self, time_ms: int, slot_count: int) -> int:
-        """Messages less cancelling ones in so many slots from that of a time on, at most all. Looks at each slot."""
+        """Messages minus cancellations in `slot_count` slots from that of a time on, at most all slots. Reads each
+        slot.
+        """
         if self._file is None:
             return 0
         number, left, total = time_ms // self.precision_ms, min(slot_count, self.slot_count), 0
@@ -151,7 +154,9 @@ class TimerWheel:
             self._file.buffer[at : at + SLOT_BYTES] = bytes(SLOT_BYTES)
 
     def slots(self) -> Iterator[TimerSlot]:
-        """Every slot that was ever used and not used again, in the file's order. Reads the disk, not the mapping."""
+        """Every slot that was ever used, with its latest content, in the file's order. Reads the disk, not the
+        mapping.
+        """
         for piece in self.slot_pieces():
             yield from piece
 
@@ -177,7 +182,7 @@ class TimerWheel:
         return piece
 
     def index_of(self, time_ms: int) -> int:
-        """Where in the file the slot of a time stands, counted in slots."""
+        """Index of a time's slot in the file."""
         return time_ms // self.precision_ms % self.slot_count
 
     def first_used(self, time_ms: int, slot_count: int) -> int:

@@ -1,8 +1,9 @@
-"""What waits in a timer wheel, read in parts while the wheel changes: for a slave that has none of it yet. Core.
+"""Reads all pending units of a timer wheel in parts, while the wheel changes, for a slave that has none of them. Core.
 
-A part says where the next one begins. Units that were written to the timer log after the first part do not belong to it: the slave reads
-them in the timer log, from where that ended at the first part (`until`). So it does not matter what becomes of a slot before or after it
-is read: a message that joins it, or leaves it for another one, is written to the log.
+Each part names the begin of the next one. The walk does not include units that were written to the timer log after its
+first part: the slave reads them in the timer log, from its end at the first part (`until`). So changes of a slot before
+or after its part do no harm: each message that enters the slot, or moves to another slot, has a new unit in the timer
+log.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ PIECES_MAX = 4  # of the wheel, that a part looks at: up to 8,192 slots
 
 @dataclass(frozen=True, slots=True)
 class WalkPosition:
-    """Where a part begins: at a slot of the wheel, or within the chain of one."""
+    """Begin of a part: a slot of the wheel, or a unit within a slot's chain."""
 
     slot_index: int = 0
     unit_position: int = -1  # of the next unit of the chain; -1: the slot's last
@@ -34,7 +35,7 @@ class WalkPosition:
 
 
 def decode_walk_position(text: str) -> WalkPosition:
-    """Raises ValueError for a text that is none."""
+    """Raises ValueError for an invalid text."""
     if len(text) > 64:
         raise ValueError(f"{text[:64]!r} is no position in a timer wheel")
     index, position, time_ms = (int(part) for part in text.split("."))

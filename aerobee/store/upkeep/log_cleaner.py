@@ -1,4 +1,4 @@
-"""Carrying out retention: old log files go, and with them the queue and index files that only point into them.
+"""Executes retention: removes old log files, and the queue and index files that only point into them.
 
 Follows CleanCommitLogService and CleanConsumeQueueService of RocketMQ; retention.py selects the files to delete.
 """
@@ -21,11 +21,13 @@ from aerobee.store.log.retention import Retention
 from aerobee.store.queue.queue_table import QueueTable
 
 _logger = logging.getLogger(__name__)
-_QUEUES_PER_TURN = 64  # of those that are looked at: mostly nothing goes
+_QUEUES_PER_TURN = 64  # candidates that are checked: mostly none is removed
 
 
 class LogCleaner:
-    """Belongs to the event loop's thread. `on_ratio(is_full, used_ratio)` is called after each look at the disk."""
+    """Removes expired files. It calls `on_ratio(is_full, used_ratio)` after each check of the disk's usage. Belongs to
+    the event loop's thread.
+    """
 
     def __init__(
         self,
@@ -70,7 +72,7 @@ class LogCleaner:
                 _logger.error("retention of %s failed: %s", self._log.directory, error)
 
     def reconfigure(self, config: StoreConfig) -> None:
-        """Apply other times and ratios."""
+        """Apply a changed configuration: retention times and disk ratios."""
         self._config = config
         self._retention.reconfigure(config)
 

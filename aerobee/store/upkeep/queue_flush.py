@@ -1,4 +1,4 @@
-"""Bringing queue entries and index entries to the disk, and knowing up to where they are there.
+"""Flushes queue entries and index entries to the disk, and tracks the bound up to which they are durable.
 
 Follows FlushConsumeQueueService of RocketMQ. The bound is a physical offset: every queue and index entry of a record
 before it is on the disk. The checkpoint records it, and recovery starts there.
@@ -16,11 +16,11 @@ from aerobee.store.queue.queue_files import FilePool, QueueFile
 
 
 class QueueFlusher:
-    """begin() and end() belong to the loop's thread, sync() to any."""
+    """Rounds of flushing. begin() and end() belong to the event loop's thread; any thread may call sync()."""
 
     @dataclass(slots=True)
     class Work:
-        """One round: what to sync, and the bound that holds when it has succeeded."""
+        """One round: the files to sync, and the bound that holds after the sync."""
 
         bound: int
         files: list[QueueFile]
@@ -82,7 +82,7 @@ class QueueFlusher:
         self.index.unpin(work.index_files)
 
     def sync_all_below(self, log_flushed: int) -> int:
-        """One round in this thread. Returns the bound. Raises OSError."""
+        """Run one round in this thread. Returns the bound. Raises OSError."""
         work = self.begin(log_flushed)
         try:
             self.sync(work)

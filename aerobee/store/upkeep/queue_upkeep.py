@@ -1,4 +1,5 @@
-"""The background work of the store except the log's flush: queues and index to the disk, checkpoint, next files.
+"""The store's background work except the log's flush: flushes queues and index, writes checkpoints, creates the next
+files.
 
 Follows FlushConsumeQueueService and AllocateMappedFileService of RocketMQ.
 """
@@ -22,12 +23,14 @@ from aerobee.store.upkeep.queue_flush import QueueFlusher
 _logger = logging.getLogger(__name__)
 _RETRY_S = 0.1  # while all descriptors of the process are used up
 _FEW_QUEUE_FILES = (
-    256  # so many are synced every flushIntervalConsumeQueue, more only at the thorough interval
+    256  # maximum number synced every flushIntervalConsumeQueue; all are synced only at the thorough interval
 )
 
 
 class QueueUpkeep:
-    """One task. `on_failed` is called with a failed sync; then the task ends, for nothing may be promised any more."""
+    """One task. `on_failed` is called with a failed sync; then the task ends, because durability can no longer be
+    guaranteed.
+    """
 
     def __init__(
         self,
@@ -67,7 +70,8 @@ class QueueUpkeep:
             await self._make_spares()
             now = self._clock.monotonic()
             if self._flusher.dirty_count > _FEW_QUEUE_FILES and now < thorough_at:
-                # Thousands of syncs a second would take the disk from the log; recovery reads more instead.
+                # Thousands of syncs per second would slow down the log's flush; with fewer, recovery scans
+                # more of the log.
                 checkpoint = self._next_checkpoint(self._flusher.bound(self._log.end))
                 await asyncio.get_running_loop().run_in_executor(
                     self._executor, self._checkpoints.write, checkpoint

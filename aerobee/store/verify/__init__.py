@@ -1,1 +1,1 @@
-"""Looking at a store, and mending it."""
+"""Verification and repair of a store."""

@@ -1,6 +1,6 @@
-"""A look at every record of the commit log and every queue entry, which changes nothing.
+"""Verifies every record of the commit log and every queue entry, read-only.
 
-It may be taken while a broker has the store open: what that broker writes meanwhile is not looked at.
+It can run while a broker has the store open; it ignores data that the broker writes meanwhile.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class _ReadOnlyFile:
 
 
 class ReadOnlyDisk(RealDisk):
-    """The machine's files, none of which is made, changed or removed."""
+    """The machine's files, read-only: no file is created, changed or removed."""
 
     def open_mapped(self, path: str) -> MappedFile:
         return _ReadOnlyFile(path)
@@ -86,7 +86,7 @@ class DamagedRange:
 
 @dataclass(frozen=True, slots=True)
 class WrongEntry:
-    """A record whose queue has no right entry for it."""
+    """A record whose queue has a wrong entry, or none, for it."""
 
     topic: str
     queue_id: int
@@ -116,7 +116,9 @@ class StoreReport:
 
 
 def verify(config: StoreConfig) -> StoreReport:
-    """Read the whole log and every entry of its records. Raises StoreError or ConfigError when that cannot be begun."""
+    """Read the whole log and every entry of its records. Raises StoreError or ConfigError when the verification cannot
+    begin.
+    """
     disk = ReadOnlyDisk()
     log, pool = CommitLog(config, disk), FilePool(disk)
     report = StoreReport()

@@ -1,6 +1,6 @@
-"""Knowledge about messages in a damaged range of the log, from whole records around it and from the queues.
+"""Determines which messages a damaged range of the log contained, from the whole records around it and from the queues.
 
-A record of a replica says itself which message it is. It is believed
+A replica's record names its topic, queue and queue offset. QueueClaims accepts it
 
 - where the queue's entry of that message points into the range, with the record's size (a hole has the offset, not the size);
 - else where no queue says that another message was there, and its offset follows the last whole record of its queue, and
@@ -24,7 +24,7 @@ Key = tuple[str, int]
 
 
 class Claim(NamedTuple):
-    """An entry that points into a damaged range. `size` in bytes; a hole says FILLER_SIZE."""
+    """An entry that points into a damaged range. `size` in bytes; a hole has FILLER_SIZE."""
 
     physical_offset: int
     key: Key
@@ -36,7 +36,7 @@ class Claim(NamedTuple):
 
 
 class _Seen(NamedTuple):
-    """A whole record: queue offsets [base, end)."""
+    """A whole record with the queue offsets [base, end)."""
 
     physical_offset: int
     base: int
@@ -97,7 +97,7 @@ class QueueClaims:
         return not record.has_queue_entry or self._entry_of(record) == (record.physical_offset, record.size)
 
     def _entry_of(self, record: DispatchRecord) -> tuple[int, int] | None:
-        """Physical offset and size that the queue says of the record's message; None without an entry."""
+        """Physical offset and size in the queue entry of the record's message; None without an entry."""
         queue = self._queues.get((record.topic, record.queue_id)) if record.has_queue_entry else None
         return _raw(queue, record.queue_offset) if queue is not None else None
 
@@ -163,7 +163,7 @@ class QueueClaims:
             found = [
                 claim
                 for key, queue in self._queues.items()
-                if not key[0].startswith(LMQ_PREFIX)  # their entries lead to records of other queues
+                if not key[0].startswith(LMQ_PREFIX)  # their entries point to records of other queues
                 for claim in _entries_in(key, queue, *damaged)
             ]
             self._claims = damaged, sorted(found)

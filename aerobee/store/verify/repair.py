@@ -1,4 +1,4 @@
-"""Mending a store that no broker has open: everything that can be derived is written again from the log.
+"""Repairs a store that no broker has open: writes everything again that can be derived from the log.
 
 It is a start with `truncateCorruptLog` and `checkQueuesOnStart`: damaged bytes of the log are skipped and stored in
 `damaged/`, every queue entry is compared with the log, indexes are rebuilt.
@@ -16,7 +16,7 @@ from aerobee.store.message_store import MessageStore
 
 
 def repair(config: StoreConfig) -> list[str]:
-    """Mend, close cleanly, and return what was done, in sentences. Raises StoreLocked, StoreError, ConfigError."""
+    """Repair, close cleanly, and return the repairs as sentences. Raises StoreLocked, StoreError, ConfigError."""
     changed = dataclasses.replace(config, truncate_corrupt_log=True, check_queues_on_start=True)
     store = MessageStore(changed, disk=RealDisk(), clock=SystemClock())
     report = store.load()

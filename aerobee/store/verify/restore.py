@@ -1,4 +1,4 @@
-"""Damaged records of a store that no broker has open, taken back from a replica of its log.
+"""Restores damaged records of a store that no broker has open, from a replica of its log.
 
 A replica has the same bytes at the same physical offsets. Records in the ranges that verify() finds, and those that an earlier
 repair left out, are taken when all of this holds:
@@ -67,10 +67,11 @@ class _DamagedRange:
 
 
 def restore(config: StoreConfig, record_at: RecordAt, *, disk: Disk | None = None) -> Restored:
-    """Write what is taken, durable on return. Raises StoreLocked, StoreError, ConfigError, and what `record_at` raises.
+    """Write the accepted records, durable on return. Raises StoreLocked, StoreError, ConfigError, and what `record_at`
+    raises.
 
-    Nothing is written before everything is judged. Then a process that dies at any point leaves a store whose next start, or
-    next run, brings every message that is in the log.
+    It decides about all records before it writes. Then a process that dies at any point leaves a store whose next
+    start, or next run, brings every message that is in the log.
     """
     disk = disk or RealDisk()
     lock = StoreLock(config, disk)
@@ -197,7 +198,9 @@ def _stands_for_damage(record: DispatchRecord) -> bool:
 def _judge(
     damaged: _DamagedRange, log: CommitLog, claims: QueueClaims, record_at: RecordAt, refused: list[str]
 ) -> list[_Taken]:
-    """The replica's records that are taken for a range, one behind the other; `refused` gets why the next one is not."""
+    """The consecutive records of the replica that are accepted for a damaged range. The reason against the next record
+    is added to `refused`.
+    """
     taken: list[_Taken] = []
     for neighbour in (damaged.before, damaged.behind):
         if neighbour is not None and not _is_same(log, neighbour, record_at):
@@ -215,7 +218,7 @@ def _judge(
         data = record_at(at)
         if data is None:
             if damaged.behind is None or at > damaged.start:
-                return taken  # the file's end, or nothing is there: what repair leaves out
+                return taken  # the file's end, or no record here: repair skips this range
             refused.append(f"log byte {at}: the replica has no record there")
             return taken
         scan = scan_record(data, at, check_crc=True)
@@ -236,7 +239,9 @@ def _judge(
             )
             return taken
         if damaged.behind is None and not (record.has_queue_entry and claims.has_entry(record)):
-            return taken  # behind the last whole record: it may have come after us, and no queue here knows of it
+            # behind the last whole record: the replica may have stored it later, and no queue here has an
+            # entry for it
+            return taken
         claims.restored(record)
         taken.append((record, data))
         at += len(data)
