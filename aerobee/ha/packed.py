@@ -73,14 +73,14 @@ Check = Callable[[object, str], Any]
 
 
 def integer(value: object, what: str, maximum: int = INTEGER_MAX) -> int:
-    """A whole number from 0 on; a bool is none."""
+    """Check that `value` is an integer from 0 to `maximum`, and no bool."""
     if type(value) is not int or not 0 <= value <= maximum:
         raise MalformedFrame(f"{what} is {value!r:.40}, expected a number of 0 to {maximum}")
     return value
 
 
 def signed(value: object, what: str) -> int:
-    """A whole number of 64 bits, negative ones included."""
+    """Check that `value` is a signed 64-bit integer."""
     if type(value) is not int or not -INTEGER_MAX - 1 <= value <= INTEGER_MAX:
         raise MalformedFrame(f"{what} is {value!r:.40}, expected a number of 64 bits")
     return value

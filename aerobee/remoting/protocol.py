@@ -9,9 +9,7 @@ MASTER_ID = 0  # broker id of a master (MixAll.MASTER_ID)
 BROKER_ID_MAX = (1 << 31) - 1
 OFFSET_MAX = (1 << 63) - 1  # of a queue or of the log
 ANY_QUEUE = -1  # queue id of a pop: the broker chooses
-QUEUES_MAX = (
-    99_999  # of one topic at one broker, or logical queues of one topic: a client makes an object for each
-)
+QUEUES_MAX = 99_999  # maximum per topic at one broker, and of logical queues per topic: a client creates an object for each
 
 # Bits of sysFlag of a pull (PullSysFlag).
 PULL_COMMIT_OFFSET = 1

@@ -21,7 +21,7 @@ _DIALECT_BYTES_MAX = 64 * 1024
 
 
 def sync_state_set_body(members: Iterable[int], set_epoch: int) -> bytes:
-    """SyncStateSet: who is in sync, and the epoch of that set."""
+    """SyncStateSet: the ids of the in-sync brokers, and the epoch of that set."""
     return dumps({"syncStateSet": sorted(members), "syncStateSetEpoch": set_epoch})
 
 
@@ -35,7 +35,7 @@ def read_sync_state_set(body: bytes) -> tuple[frozenset[int], int]:
 
 
 def elected_body(group: Group, *, with_brokers: bool) -> bytes:
-    """ElectMasterResponseBody; the brokers' addresses are there after an election only."""
+    """ElectMasterResponseBody; it has the brokers' addresses only after an election."""
     body: dict[str, Any] = {}
     if with_brokers:
         body["brokerMemberGroup"] = {

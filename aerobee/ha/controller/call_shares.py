@@ -23,7 +23,7 @@ K = TypeVar("K")
 
 
 class CallShares:
-    """Calls under way, by connection and by host. Belongs to the event loop."""
+    """Pending calls, by connection and by host. Belongs to the event loop."""
 
     def __init__(self) -> None:
         self._of_peer: Counter[Peer] = Counter()
@@ -32,7 +32,9 @@ class CallShares:
 
     @contextmanager
     def share(self, peer: Peer) -> Iterator[None]:
-        """One call of a peer is under way. Raises QuorumBusy, and counts nothing, when one of the bounds is reached."""
+        """Count one pending call of a peer within the block. Raises QuorumBusy, and counts nothing, when one of the
+        bounds is reached.
+        """
         host = peer.host_port[0]
         for whose, count, count_max in (
             ("this connection", self._of_peer[peer], OF_PEER_MAX),

@@ -49,7 +49,7 @@ NOT_LEADER_REMARK = "The controller is not in leader state"
 
 
 class ControllerCalls:
-    """The handlers of one controller."""
+    """Handlers of the calls of brokers and tools at one controller."""
 
     def __init__(
         self,
@@ -160,7 +160,8 @@ class ControllerCalls:
         group = self._state.groups.get(name)
         replica = group.replicas.get(broker_id) if group is not None else None
         if group is not None and replica is not None and replica.address == address:
-            outcome = Outcome(ControllerCode.SUCCESS, group=group)  # nothing to agree on
+            # no change that needs the quorum's agreement
+            outcome = Outcome(ControllerCode.SUCCESS, group=group)
         else:
             outcome = await self._masters.propose(
                 RegisterBroker(

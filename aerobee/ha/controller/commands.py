@@ -1,8 +1,8 @@
 """Commands on which the controllers of a quorum agree, and their encoding. Core.
 
-A command is MessagePack: `[code, fields in order]`; the code is that of the request that causes it. A command carries what
-only the leader knows at that moment (who is alive, how far each has got), so that every controller that applies it comes
-to the same state. Source ControllerManager, ReplicasInfoManager of RocketMQ.
+A command is MessagePack: `[code, fields in order]`; the code is that of the request that causes it. A command carries
+the data that only the leader knows at that moment (live brokers and their log ends), so that every controller that
+applies it reaches the same state. Source ControllerManager, ReplicasInfoManager of RocketMQ.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ class Command:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterSyncStateSet(Command):
-    """The master says who is in sync. Epochs are those that it knows; `alive` is who may be in the set."""
+    """The master changes its sync state set. The epochs are those that the master knows; `alive` are the brokers that
+    may be in the set.
+    """
 
     CODE: ClassVar[int] = 1001
     master_id: int
@@ -49,8 +51,9 @@ class AlterSyncStateSet(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenewSyncStateSet(Command):
-    """The master keeps its set and wants a new epoch for it, which ends every older request for a change. Aerobee's own: 1001 with
-    `newSetEpochWanted`."""
+    """The master keeps its sync state set and requests a new epoch for it, which invalidates all older requests for a
+    change. Aerobee-specific: 1001 with `newSetEpochWanted`.
+    """
 
     CODE: ClassVar[int] = 911_001
     master_id: int
@@ -60,7 +63,7 @@ class RenewSyncStateSet(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElectMaster(Command):
-    """Find a master. `requester_id` 0: the controller itself, or an administrator; `preferred_id` 0: none.
+    """Elect a master. `requester_id` 0: the controller itself, or an administrator; `preferred_id` 0: no preference.
 
     `is_unclean_allowed`: a broker that is not in sync may win, and what only others have is lost then.
     """
@@ -74,7 +77,7 @@ class ElectMaster(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterBroker(Command):
-    """A broker that has its id is there, at this address."""
+    """A broker that already has an id registers its address."""
 
     CODE: ClassVar[int] = 1003
     cluster_name: str
@@ -84,7 +87,9 @@ class RegisterBroker(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanBrokerMetadata(Command):
-    """Forget brokers of a group; all of them when `broker_ids` is empty. Living ones only when that is allowed."""
+    """Remove brokers of a group; all of them when `broker_ids` is empty. Live brokers only if the command permits
+    it.
+    """
 
     CODE: ClassVar[int] = 1011
     broker_ids: tuple[int, ...]
@@ -94,7 +99,7 @@ class CleanBrokerMetadata(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyBrokerId(Command):
-    """A broker takes an id. `check_code` is `address;ms`: the request that repeats it gets the same id."""
+    """A broker applies for an id. `check_code` is `address;ms`: a request with the same check code gets the same id."""
 
     CODE: ClassVar[int] = 1013
     cluster_name: str

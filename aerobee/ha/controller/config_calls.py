@@ -1,5 +1,6 @@
-"""UPDATE_CONTROLLER_CONFIG 1009 and GET_CONTROLLER_CONFIG 1010: which settings of a controller may change, each one's own
-(remoting/settings_calls.py)."""
+"""UPDATE_CONTROLLER_CONFIG 1009 and GET_CONTROLLER_CONFIG 1010: change and read the settings of one controller; names
+those that may change (remoting/settings_calls.py).
+"""
 
 from __future__ import annotations
 

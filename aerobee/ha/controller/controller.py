@@ -57,7 +57,7 @@ Guard = Callable[[Mapping[int, Handler], IsOwn], Mapping[int, Handler]]
 
 
 def _to_the_newest(node: RaftNode, now_ms: float) -> None:
-    """Hand over to the voter that has most of the log."""
+    """Transfer the leadership to the voter with the longest log."""
     have = node.progress()
     others = [each for each in node.log.membership.voters if each in have]
     node.transfer(max(others, key=lambda each: have[each]), now_ms)
@@ -144,7 +144,7 @@ class Controller:
 
     @property
     def handlers(self) -> Mapping[int, Handler]:
-        """Request code to handler: what this controller serves."""
+        """Request code -> handler, for the requests that this controller serves."""
         return self._handlers
 
     @property
@@ -164,7 +164,7 @@ class Controller:
         return tuple(status.voters), tuple(status.learners)
 
     async def start(self) -> None:
-        """Recover, listen, take part. Raises StoreLocked, StoreError, OSError when an address cannot be bound."""
+        """Recover, listen, take part. Raises StoreLocked, StoreError, OSError (an address cannot be bound)."""
         config = self.config
         await self._raft.start()
         try:
@@ -260,8 +260,10 @@ class Controller:
         )
 
     def _is_own(self, peer: Peer, request: RemotingCommand) -> bool:
-        """Whether an administrator asks from this machine, although over no loopback address: tools are led to the leader's address,
-        so that is at both ends then. And who sits where a group's master runs may give its mastership away, as before an upgrade."""
+        """Whether an administrator connects from this machine, although not over loopback: tools are redirected to the
+        leader's address, so both ends of the connection then have that address. And who sits where a group's master
+        runs may give its mastership away, as before an upgrade.
+        """
         if isinstance(peer, Connection) and peer.own_host == peer.host_port[0]:
             return True
         return request.code == RequestCode.CONTROLLER_ELECT_MASTER and peer.host_port[

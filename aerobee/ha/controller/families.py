@@ -1,6 +1,7 @@
-"""A controller's numbers as families of /metrics. The names are ours: RocketMQ's (`role`, `active_broker_num`) have no prefix.
+"""A controller's metrics as families of /metrics. The names are Aerobee-specific, because RocketMQ's (`role`,
+`active_broker_num`) have no prefix.
 
-Core: it reads what it is given and does no IO.
+Core: it reads its arguments and does no IO.
 """
 
 from __future__ import annotations

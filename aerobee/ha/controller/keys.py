@@ -1,8 +1,10 @@
-"""Requests to a controller that have to show a key (authenticationEnabled): that of innerClientAuthenticationCredentials.
+"""Authentication of requests to a controller (authenticationEnabled) by the key in
+innerClientAuthenticationCredentials.
 
-Aerobee's brokers, controllers and commands prove each request (remoting/request_proof.py): it cannot be sent again, nor under another
-code. RocketMQ's brokers, and `mqadmin` with the same pair in its tools.yml, sign as RocketMQ does, which covers neither code nor
-time: that is taken for RocketMQ's own requests, unless authenticationProofRequired is set, and never for Aerobee's.
+Aerobee's brokers, controllers and commands prove each request (remoting/request_proof.py): an attacker can neither
+replay it nor send it under another code. RocketMQ's brokers, and `mqadmin` with the same credentials in its tools.yml,
+use RocketMQ's signature, which covers neither code nor time. The controller accepts that signature for RocketMQ's
+request codes, unless authenticationProofRequired is set, and never for Aerobee-specific codes.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ AEROBEE_ONLY = frozenset(
 
 
 class KeyedRequests:
-    """Lets only requests through that show the key. Belongs to the event loop."""
+    """Passes only requests that are authenticated by the key. Belongs to the event loop."""
 
     def __init__(
         self,

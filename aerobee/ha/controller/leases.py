@@ -1,10 +1,11 @@
-"""Until when a master may rely on not being replaced. Core, in the memory of the leading controller.
+"""Leases of masters: no broker replaces a master before its lease expires. Core, in the memory of the leading
+controller.
 
 A lease is granted with the answer to a heartbeat, for a number of milliseconds. The master counts from the moment at
 which it sent the heartbeat, the controller from the moment at which it answers, each by its own monotonic clock. The
-controller waits longer by what two clocks may differ, so the master's lease expires first. Invariants:
+controller adds the maximum drift of two clocks, so the master's lease expires first. Invariants:
 
-- Only a controller that surely leads grants leases, for the master and epoch that it has applied.
+- Only a controller whose leadership is confirmed grants leases, for the master and epoch that it has applied.
 - No broker replaces a master before free_at_ms(); during that wait no lease is granted (withhold).
 - A new leader does not know the grants of its predecessor: it waits one lease for every master.
 """

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from aerobee.ha.controller.commands import Candidate
 
 TIMEOUT_MS = 10_000  # default time-out of a heartbeat without one
-CLOSED_GRACE_MS = 1_500  # a broker whose connection ended before this controller led has so long to come back
+CLOSED_GRACE_MS = 1_500  # time for a broker whose connection ended before this controller led to reconnect
 BROKERS_MAX = 1 << 16
 
 
@@ -23,7 +23,8 @@ class Heartbeat:
     broker_name: str
     broker_id: int
     address: str = ""
-    ha_address: str = ""  # of its HA port, which may be in a separate network; RocketMQ's brokers do not say
+    # address of its HA port, which may be in a separate network; RocketMQ's brokers do not send it
+    ha_address: str = ""
     epoch: int = -1
     max_offset: int = -1
     confirm_offset: int = -1
@@ -34,7 +35,7 @@ class Heartbeat:
 
 
 class BrokerLiveness:
-    """The last heartbeat of each broker, and when it came."""
+    """The last heartbeat of each broker, and its time of arrival."""
 
     def __init__(self, now_ms: float) -> None:
         self._began_ms = now_ms
@@ -44,7 +45,7 @@ class BrokerLiveness:
         self._closed_ms: dict[tuple[str, int], float] = {}
 
     def beat(self, heartbeat: Heartbeat, now_ms: float) -> tuple[str, int] | None:
-        """Take a heartbeat. Beyond BROKERS_MAX it pushes out who has been silent for longest, and names it.
+        """Take a heartbeat. Beyond BROKERS_MAX it evicts the broker that was silent for longest, and returns it.
 
         A broker that says its heartbeats is not that one: no peer sends BROKERS_MAX heartbeats between two of that broker.
         """
@@ -105,7 +106,9 @@ class BrokerLiveness:
         )
 
     def forget_silent(self, now_ms: float) -> list[tuple[str, int]]:
-        """Take out who has been silent for longer than its timeout, and name them."""
+        """Remove the brokers that were silent for longer than their timeout, and return their (broker name, broker
+        id).
+        """
         gone = [key for key, (beat, at_ms) in self._last.items() if now_ms - at_ms >= beat.timeout_ms]
         for key in gone:
             self._forget(*key)

@@ -1,8 +1,9 @@
-"""Masters of groups, as the leading controller looks after them: heartbeats, leases, elections, notices to brokers.
+"""The leading controller's supervision of masters: heartbeats, leases, elections, notices to brokers.
 
-Follows ControllerManager (RocketMQ): a broker whose connection ends, or that is silent for longer than it said, is
-gone, and when it was a master another one is elected. Beyond RocketMQ: a master that requested a lease is replaced only
-when its lease has expired, and a live master is replaced when it reports that its disk refuses writes.
+Follows ControllerManager (RocketMQ): a broker is dead when its connection ends, or when it was silent for longer than
+the timeout in its heartbeat; if it was a master, the controller elects another one. Beyond RocketMQ: a master that
+requested a lease is replaced only when its lease has expired, and a live master is replaced when it reports that its
+disk refuses writes.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ GROUP_TASKS_MAX = (
 )
 # Broker ids whose heartbeats one connection may bring: a broker has one, a process of many brokers some dozens. Its end costs that much.
 KEYS_OF_PEER_MAX = 256
-GROUPS_A_TURN = 256  # looked at before other tasks get their event loop iteration
+GROUPS_A_TURN = 256  # groups checked before other tasks of the event loop run
 NAMED_MAX = 8  # brokers that one log line names
 log = logging.getLogger("aerobee.controller")
 

@@ -1,6 +1,7 @@
-"""Aerobee's own calls to a quorum: what it looks like now (911001), and a change of its members (911002).
+"""Aerobee-specific requests to a quorum: its state (911001), and a change of its members (911002).
 
-A change is one step: take a controller in as a learner, give a learner its vote, remove a controller, hand the leadership over.
+A change is one step: add a controller as a learner, promote a learner to a voter, remove a controller, or transfer the
+leadership.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ BROKERS_SHOWN_MAX = 8_192  # of one answer: some 12 ms and 1 MB. Every peer with
 
 
 class MembershipCalls:
-    """The handlers of one controller."""
+    """Handlers of the membership requests at one controller."""
 
     def __init__(
         self,

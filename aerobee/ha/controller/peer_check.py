@@ -1,6 +1,8 @@
-"""From where frames of Raft may come: the host that controllerDLegerPeers names for the controller that they say they are of.
+"""Checks the sender of Raft frames: it must have the host that controllerDLegerPeers names for the controller that the
+frame claims as its sender.
 
-Applies where no key is configured. One frame of any other peer could depose the leader or replace the members.
+Applies where no key is configured. Without the check, one frame of any peer could depose the leader or replace the
+members.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ class PeerCheck:
     def refusal(self, source: str, address: str) -> str:
         """Reason why a frame of the controller `source` cannot come from `address`; "" when it can.
 
-        A name may have moved: it is looked up again, and a later frame is taken then. Raft sends what was lost again.
+        A host name may have a new address: after a refusal it is resolved again, so that a later frame is accepted.
+        Raft repeats the lost message.
         """
         host = self._hosts.get(source)
         if host is None:

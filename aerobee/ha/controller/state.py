@@ -38,7 +38,7 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """A broker of a group: where it is, and with which check code it took its id."""
+    """A broker of a group: its address, and the check code with which it applied for its id."""
 
     address: str
     check_code: str
@@ -46,7 +46,7 @@ class Replica:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """The brokers of one name. `master_id` 0: there is no master now."""
+    """The brokers of one broker name. `master_id` 0: the group has no master now."""
 
     cluster_name: str
     broker_name: str
@@ -65,7 +65,9 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The answer to a command: a code, a reason, and the group as it is then. `is_role_changed`: tell its brokers."""
+    """Result of a command: a code, a reason, and the group afterwards. `is_role_changed`: the controller must notify
+    the group's brokers.
+    """
 
     code: ControllerCode
     remark: str = ""
@@ -90,10 +92,10 @@ class ControllerState:
     # -- StateMachine
 
     def apply(self, index: int, data: bytes) -> Outcome:
-        """Carry out the command of the log's entry `index`. Raises NewerVersion, and changes nothing then.
+        """Apply the command of the log's entry `index`. Raises NewerVersion, and changes nothing then.
 
-        The log's checksums are right and Masters.propose() proposes only what decode_command() reads: only a newer version's controller can
-        have proposed what it does not read.
+        The log's checksums are right and Masters.propose() proposes only what decode_command() reads: so only a
+        controller of a newer version can have proposed a command that this one cannot decode.
         """
         try:
             command = decode_command(data)
@@ -135,7 +137,7 @@ class ControllerState:
     # -- commands
 
     def carry_out(self, command: Command) -> Outcome:
-        """apply() for a command that is decoded already."""
+        """apply() for an already decoded command."""
         if isinstance(command, ApplyBrokerId):
             return self._apply_broker_id(command)
         group = self.groups.get(command.broker_name)

@@ -1,10 +1,11 @@
-"""The two small files in which a broker of controller mode keeps its id. Core. Source BrokerMetadata, TempBrokerMetadata (RocketMQ).
+"""Format of the two small files in which a broker in controller mode stores its id. Core. Source BrokerMetadata,
+TempBrokerMetadata (RocketMQ).
 
     brokerIdentity          cluster#name#id             the id that the controllers gave to this directory, for good
     brokerIdentity-temp     cluster#name#id#checkcode   an id that it has requested; the check code is address;milliseconds
 
-Text without a line break. The second one is written before the request to the controllers, so that a broker that dies between gets
-the same id again instead of another one.
+Text without a line break. The second one is written before the request to the controllers, so that a broker that is
+killed in between gets the same id again.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ FILE_BYTES_MAX = 4_096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldId:
-    """An id of a broker name; `check_code` "" for one that is held for good."""
+    """A broker's id within its broker name. `check_code` is "" once the id is final."""
 
     cluster: str
     name: str

@@ -23,10 +23,10 @@ GROWTH = 8  # factor by which each try searches further back
 
 
 class Verdict(Enum):
-    MORE = auto()  # equal so far: more bytes are needed
+    MORE = auto()  # equal up to here: more bytes are needed
     EQUAL = auto()  # up to the slave's end: follow from there
     PARTED = auto()  # cut at `common_end`, then follow from there
-    FURTHER_BACK = auto()  # connect again and ask from `ask_from`
+    FURTHER_BACK = auto()  # connect again and request bytes from `ask_from` on
     NOTHING_COMMON = auto()  # not even the first record that can be requested
 
 
@@ -37,7 +37,9 @@ class Comparison:
 
 
 class DivergenceSearch:
-    """One search. `record_starts` are the offsets of the slave's records, ascending; `end` is its log's end."""
+    """One search. `record_starts` are the offsets of the slave's records, ascending; `end` is the end of the slave's
+    log.
+    """
 
     def __init__(self, record_starts: Sequence[int], end: int, read: Callable[[int, int], bytes]) -> None:
         """`read(start, end)` returns bytes of the slave's log."""
@@ -49,7 +51,9 @@ class DivergenceSearch:
         self._compared = self.ask_from
 
     def take(self, offset: int, body: bytes) -> Comparison:
-        """Compare bytes that the master sent. Raises MalformedFrame when they do not follow each other."""
+        """Compare bytes that the master sent with the slave's. Raises MalformedFrame when they do not continue the
+        previous ones.
+        """
         if offset != self._compared:
             raise MalformedFrame(
                 f"the master sent bytes at offset {offset}, the slave requested {self._compared}"
@@ -67,7 +71,7 @@ class DivergenceSearch:
         if not self._starts or self.ask_from <= self._starts[0]:
             return Comparison(Verdict.NOTHING_COMMON, self.ask_from)
         self._overlap_bytes *= GROWTH
-        # Up to here they are known to differ: the next try ends where this one began.
+        # The logs diverge before this offset: the next search ends where this one began.
         self.ask_from = self._start_before(self.ask_from - self._overlap_bytes)
         self._compared = self.ask_from
         return Comparison(Verdict.FURTHER_BACK, self.ask_from)

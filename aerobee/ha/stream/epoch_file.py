@@ -1,4 +1,4 @@
-"""The epochs of a log: which master wrote which part of it, and where two logs part. Core.
+"""The epochs of a log: which master wrote which range of it, and where two logs diverge. Core.
 
 The file `epochFileCheckpoint` (source EpochFileCache, EpochEntry of RocketMQ) is text:
 
@@ -24,7 +24,7 @@ _NUMBER = re.compile(r"\d{1,10}")
 
 
 class EpochEntry(NamedTuple):
-    """A master's time: its epoch, and the first byte that it wrote, or would have."""
+    """One mastership: its epoch, and the physical offset of its first byte, written or not."""
 
     epoch: int
     start_offset: int
@@ -93,10 +93,11 @@ def common_point(
     master: Sequence[EpochEntry],
     master_max_offset: int,
 ) -> CommonPoint | None:
-    """Up to where a slave's log is the master's; None when they share no epoch.
+    """The offset up to which a slave's log equals the master's; None when they share no epoch.
 
-    The newest epoch that both began at the same byte was written by one master, so it is the same in both as far as
-    both go. Everything behind it in the slave's log must be cut off. Source AutoSwitchHAClient.doTruncate.
+    One master wrote the newest epoch that begins at the same byte in both logs, so that epoch is equal in both up to
+    the end of the shorter one. Everything behind it in the slave's log must be cut off. Source
+    AutoSwitchHAClient.doTruncate.
     """
     starts = {entry: position for position, entry in enumerate(master)}
     for position in range(len(local) - 1, -1, -1):

@@ -51,7 +51,7 @@ class Handshake:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandshakeReply:
-    """The master's epochs and its log's end, from which a slave finds where the two logs part."""
+    """The master's epochs and its log's end, from which a slave determines where the two logs diverge."""
 
     max_offset: int
     entries: tuple[EpochEntry, ...]
@@ -63,7 +63,7 @@ class HandshakeReply:
 
 
 class _Stream:
-    """Bytes that arrived and are no frame yet."""
+    """Buffer of received bytes that are not a whole frame yet."""
 
     def __init__(self, *, body_bytes_max: int = BODY_BYTES_MAX) -> None:
         self._body_bytes_max = body_bytes_max
@@ -84,7 +84,7 @@ class _Stream:
 
 
 class SlaveStream(_Stream):
-    """Cut what a slave sends into frames. After a WireError it is not used again."""
+    """Decoder of the frames that a slave sends. Not usable after a WireError."""
 
     def next_frame(self) -> Handshake | StateReport | None:
         """The next whole frame, or None. Raises MalformedFrame."""
@@ -112,7 +112,7 @@ class SlaveStream(_Stream):
 
 
 class MasterStream(_Stream):
-    """Cut what a master sends into frames. After a WireError it is not used again."""
+    """Decoder of the frames that a master sends. Not usable after a WireError."""
 
     def next_frame(self) -> HandshakeReply | TransferFrame | None:
         """The next whole frame, or None. Raises FrameTooLarge, MalformedFrame."""

@@ -1,11 +1,11 @@
-"""Two brokers that show each other that they have one key, before the first byte of the log. Core.
+"""Mutual authentication of two brokers by a shared key, before the first byte of the log. Core.
 
     slave  -> master   8 bytes MAGIC | 16 bytes random
     master -> slave    16 bytes random | 32 bytes HMAC-SHA256(key, "master" | both randoms)
     slave  -> master   32 bytes HMAC-SHA256(key, "slave" | both randoms)
 
-Then the protocol of replication begins as without a key. Each side's proof is valid only for these two random numbers,
-so a recorded proof cannot be reused. The log itself is not encrypted by this.
+Then the replication protocol begins, unchanged. Each side's proof is valid only for these two random numbers,
+so a recorded proof cannot be reused. The exchange does not encrypt the log.
 """
 
 from __future__ import annotations

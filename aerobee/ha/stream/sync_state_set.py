@@ -1,4 +1,4 @@
-"""The sync state set of this master, and its confirm offset. Core, one for each mastership.
+"""The sync state set of this master, and its confirm offset. Core; each mastership has a new object.
 
 Follows AutoSwitchHAService of RocketMQ. The set is the controller's: the master asks for a change and acts by the
 answer. Invariants, whose violation lost messages in RocketMQ:
@@ -23,7 +23,7 @@ CATCH_UP_MS_MAX = 15_000  # haMaxTimeSlaveNotCatchup
 
 @dataclass(slots=True)
 class Replica:
-    """A connected slave: what it has, and since when it lags."""
+    """A connected slave: the end of its log, and the time since which it lags."""
 
     offset: int
     caught_up_ms: float
@@ -33,7 +33,7 @@ class Replica:
 
 
 class SyncStateSet:
-    """The members, the replicas that are connected, and the confirm offset."""
+    """The members of the set, the connected replicas, and the confirm offset."""
 
     def __init__(
         self,
@@ -46,7 +46,9 @@ class SyncStateSet:
         needs_all: bool = False,
         catch_up_ms_max: float = CATCH_UP_MS_MAX,
     ) -> None:
-        """`needs_all` is allAckInSyncStateSet: without it what this master has is confirmed, as in RocketMQ."""
+        """`needs_all` is allAckInSyncStateSet: without it the confirm offset is the end of this master's log, as in
+        RocketMQ.
+        """
         self.own_id = own_id
         self.members = frozenset(members) | {own_id}
         self.set_epoch = set_epoch
@@ -64,7 +66,7 @@ class SyncStateSet:
 
     @property
     def counted(self) -> frozenset[int]:
-        """Whose reports the confirm offset waits for."""
+        """The replicas whose reports the confirm offset waits for."""
         return self.members | self._unanswered | (self._asked or frozenset())
 
     def report(
@@ -88,7 +90,8 @@ class SyncStateSet:
         if offset >= own_end:
             replica.caught_up_ms = now_ms
         elif offset >= replica.end_when_reported:
-            # It has all that was there at its last report: it lagged by less than the time since then.
+            # The replica has all bytes that the log had at its last report, so it lags by less than the time
+            # since then.
             replica.caught_up_ms = max(replica.caught_up_ms, replica.reported_ms)
         replica.offset = offset
         replica.end_when_reported, replica.reported_ms = own_end, now_ms
@@ -100,7 +103,9 @@ class SyncStateSet:
         self._replicas.pop(broker_id, None)
 
     def advance(self, own_end: int) -> int:
-        """The confirm offset, now that this master's log ends at `own_end`. It stays while a member is away."""
+        """The confirm offset, now that this master's log ends at `own_end`. The confirm offset does not advance while a
+        member is away.
+        """
         others = self.counted - {self.own_id}
         if self._needs_all and others:
             reports = [self._replicas[each].offset for each in others if each in self._replicas]
@@ -111,8 +116,9 @@ class SyncStateSet:
         return self.confirm_offset
 
     def copied(self, own_end: int, copies: int) -> int:
-        """Up to where every counted replica has the log, and at least `copies` of them, this master included. 0 while fewer
-        are connected."""
+        """The offset up to which all counted replicas have the log, which must be at least `copies`, including this
+        master. 0 while fewer are connected.
+        """
         others = self.counted - {self.own_id}
         reports = [self._replicas[each].offset for each in others if each in self._replicas]
         if len(reports) < len(others) or len(reports) + 1 < copies:
@@ -122,9 +128,9 @@ class SyncStateSet:
     def wanted(self, now_ms: float, *, may_renew: bool = False) -> frozenset[int] | None:
         """The set to ask the controller for; None when it is right as it is, or an answer is due.
 
-        `may_renew`: the controllers give the present set a new epoch. It is requested while replicas outside of it
-        count because a request for them was not answered: a disconnected one would block the confirm offset until it
-        returns.
+        `may_renew`: the controllers give the present set a new epoch. The set is requested while replicas outside of it
+        are counted because a request for them was not answered: a disconnected one would block the confirm offset until
+        it returns.
         """
         if self._asked is not None:
             return None

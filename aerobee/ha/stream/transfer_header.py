@@ -1,4 +1,4 @@
-"""The HA streams of both modes as frames: what a slave reports, what a master transfers. Core.
+"""Frames of the HA streams of both modes: a slave's reports, and a master's transfers. Core.
 
 Classic (source DefaultHAClient, DefaultHAConnection of RocketMQ), big-endian:
 
@@ -41,7 +41,7 @@ class HaState(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ClassicFrame:
-    """Log bytes that stand at `offset`; without any a heartbeat."""
+    """Log bytes at the physical offset `offset`; a frame without bytes is a heartbeat."""
 
     offset: int
     body: bytes | memoryview
@@ -52,7 +52,7 @@ class ClassicFrame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferFrame:
-    """Log bytes of one epoch that stand at `offset`, and up to where everything is confirmed."""
+    """Log bytes of one epoch at the physical offset `offset`, and the confirm offset."""
 
     offset: int
     epoch: int
@@ -132,7 +132,7 @@ def decode_transfer(data: bytes | bytearray, bytes_max: int) -> TransferFrame | 
 
 
 class Reports:
-    """Cut a slave's classic reports out of a stream. Only the newest of a read counts, as at RocketMQ's master."""
+    """Decoder of a slave's classic reports. It returns only the newest report of a read, as RocketMQ's master does."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -148,7 +148,7 @@ class Reports:
 
 
 class ClassicFrames:
-    """Cut a classic master's stream into frames. After a WireError it is not used again.
+    """Decoder of a classic master's frames. Not usable after a WireError.
 
     The body of a frame that arrives in one read is a view of it: only a body that the read's end splits is copied.
     """
@@ -190,7 +190,7 @@ class ClassicFrames:
         return ClassicFrame(offset, memoryview(begun)[CLASSIC_HEAD.size :])
 
     def _keep(self, count: int) -> None:
-        """Take at most so many bytes of the read for the frame that is not whole."""
+        """Take at most `count` bytes of the read for the incomplete frame."""
         if count > 0:
             self._begun += memoryview(self._data)[self._at : self._at + count]
             self._at = min(len(self._data), self._at + count)
