@@ -26,7 +26,7 @@ pub struct Appender {
     pub errors: Errors,
     pub topics: Topics,
     pub store_host: Vec<u8>,
-    numbers_object: Py<PyAny>, // the store's LogAppender, which has what is known of its last record
+    numbers_object: Py<PyAny>, // the store's LogAppender, with the data of its last record
     index_object: Py<PyAny>,
     index_files: Option<Py<PyList>>, // None: the index is off
     index: Index,
@@ -34,7 +34,7 @@ pub struct Appender {
     waiting: Py<PyAny>, // queues at which a consumer waits
     /// Python was called and may have left work for the event loop, or a waiter; the reader of this flag resets it.
     pub has_called: bool,
-    // Of the run that is appended: its records and its queue entries.
+    // Records and queue entries of the run being appended.
     run: Vec<u8>,
     entries: Vec<QueueEntry>,
     entry_bytes: Vec<u8>,
@@ -46,7 +46,7 @@ struct QueueEntry {
     tag_code: i64,
 }
 
-/// What a burst writes.
+/// Data that a burst writes.
 pub struct Writing<'py> {
     pub py: Python<'py>,
     pub now_ms: i64,
@@ -70,7 +70,7 @@ struct LiveLog {
     is_changed: bool,
 }
 
-/// Where a message was stored.
+/// Position of a stored message.
 pub struct Placed {
     pub queue_offset: i64,
     pub physical_offset: i64,
@@ -124,7 +124,8 @@ impl Appender {
         Ok(self.topics.add(topic))
     }
 
-    /// Add a queue of a listed topic to the list of queues. One that has more to write than an entry is for the handlers.
+    /// Add a queue of a listed topic to the list of queues. A queue that needs more than an entry is left to the
+    /// handlers.
     pub fn add_queue(&mut self, py: Python<'_>, topic: usize, id: i64, reply_start: Vec<u8>) -> Outcome<usize> {
         self.has_called = true;
         let name = self.topics.list[topic].py_name.clone_ref(py);
@@ -198,7 +199,8 @@ impl Appender {
             }
             next += size as i64;
         }
-        // Records first, entries second: whoever sees the entry reads the record, and recovery makes what is missing.
+        // Records first, entries second: a consumer that sees the entry reads the record, and recovery recreates
+        // missing entries.
         if let Err(error) = self.write(writing, queue, offset) {
             writing.last_offset = -1;
             self.index.entries.truncate(unindexed);
@@ -255,7 +257,7 @@ impl Appender {
         self.reserve(writing, size)
     }
 
-    /// Count what was stored in one topic for another: the one that it was sent to.
+    /// Count messages stored in one topic for another topic: the one to which they were sent.
     pub fn count_for(&mut self, stored: usize, topic: usize, size: usize) {
         if let Some(class) = size_class(size) {
             self.topics.list[stored].larger[class] -= 1;
@@ -286,7 +288,7 @@ impl Appender {
         Ok(log.window.read(physical_offset - log.base).map(u32::from_be_bytes))
     }
 
-    /// Where the log's current file begins.
+    /// Physical offset of the log's current file.
     pub fn current_base(&mut self, writing: &mut Writing<'_>) -> PyResult<i64> {
         Ok(self.log(writing)?.base)
     }
@@ -295,7 +297,8 @@ impl Appender {
     pub fn settle(&mut self, writing: &mut Writing<'_>) -> PyResult<()> {
         let settled = self.settle_numbers(writing);
         if let Err(error) = &settled {
-            // What was answered before is in the files and not in the objects: the burst's end says so, whatever follows.
+            // Messages answered before are in the files, but the Python objects lack them: the burst's end reports this
+            // error, whatever follows.
             writing.unsettled.get_or_insert_with(|| error.clone_ref(writing.py));
         }
         settled
@@ -326,7 +329,7 @@ impl Appender {
         settled
     }
 
-    /// What a burst leaves to its end. Returns whether something was stored.
+    /// Work that a burst defers to its end. Returns whether something was stored.
     pub fn end(&mut self, writing: &mut Writing<'_>) -> PyResult<bool> {
         let py = writing.py;
         let is_whole = self.newest_is_whole(writing);
@@ -364,7 +367,8 @@ impl Appender {
         }
     }
 
-    /// Write the run's records from `offset` on, and their queue entries. What cannot be is our own fault: space was made.
+    /// Write the run's records from `offset` on, and their queue entries. A failure here is an internal error, because
+    /// space was reserved.
     fn write(&mut self, writing: &mut Writing<'_>, queue: usize, offset: i64) -> PyResult<()> {
         let log = writing.log.as_mut().ok_or_else(|| PyValueError::new_err("the log was not loaded"))?;
         let state = &mut self.topics.queues[queue];
@@ -418,7 +422,7 @@ impl Appender {
         told.map(|_| ()).or_else(|error| note_failed_callback(py, error, "telling those who wait for a message"))
     }
 
-    /// The log's numbers, from the Python object when this burst has none yet.
+    /// The log's numbers, read from the Python object at their first use in a burst.
     fn log<'w>(&self, writing: &'w mut Writing<'_>) -> PyResult<&'w mut LiveLog> {
         if writing.log.is_none() {
             let py = writing.py;
@@ -484,7 +488,7 @@ impl Appender {
         self.index.load_room(self.index_files.as_ref().map(|files| files.bind(py)), again).map_err(Stop::Fault)
     }
 
-    /// Where `size` bytes of records go; the log may roll to its next file.
+    /// Reserve the offset for `size` bytes of records; the log may roll to its next file.
     fn reserve(&mut self, writing: &mut Writing<'_>, size: usize) -> Outcome<i64> {
         let py = writing.py;
         let log = self.log(writing).map_err(Stop::Fault)?;
@@ -505,12 +509,13 @@ impl Appender {
     }
 }
 
-/// What only our own fault can break: an AssertionError, after which the store takes no more.
+/// Check an invariant that only an internal error can break: an AssertionError, after which the store accepts no
+/// message.
 fn check(holds: bool, what: &'static str) -> PyResult<()> {
     if holds { Ok(()) } else { Err(PyAssertionError::new_err(what)) }
 }
 
-/// Whether a record says that it has this size and that it is this message of its queue, at this offset of the log.
+/// Whether the record's header has this size, queue offset and physical offset.
 fn names(record: &[u8], size: i32, queue_offset: i64, physical_offset: i64) -> bool {
     record.get(..4) == Some(size.to_be_bytes().as_slice())
         && record.get(QUEUE_OFFSET_AT..QUEUE_OFFSET_AT + 8) == Some(queue_offset.to_be_bytes().as_slice())

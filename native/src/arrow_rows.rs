@@ -1,5 +1,6 @@
-//! Messages of pull answers as the buffers of Arrow columns. aerobee/spark/rows.py is the reference implementation: PythonRows says what
-//! each buffer holds, and NativeRows gives the records to Python that `take` leaves.
+//! Converts messages of pull replies to buffers of Arrow columns. aerobee/spark/rows.py is the reference
+//! implementation: PythonRows describes each buffer, and NativeRows passes records that `take` does not convert to
+//! Python.
 
 use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyOverflowError;
@@ -186,8 +187,8 @@ impl ArrowRows {
     }
 
     /// Add the records from byte `at` on whose offsets are from `begin` to before `end`; return where it stopped: at the
-    /// end, or at a record that is not ordinary. Ordinary is one of this topic with two IPv4 hosts, an uncompressed body
-    /// that matches its CRC, times that fit, and properties in UTF-8 without a name twice.
+    /// end, or at a record that is not ordinary. An ordinary record is of this topic, and has two IPv4 hosts, an
+    /// uncompressed body that matches its CRC, times that fit, and properties in UTF-8 without a name twice.
     fn take(&mut self, data: &Bound<'_, PyBytes>, at: usize, begin: i64, end: i64, offset_delta: i64) -> PyResult<usize> {
         let bytes = data.as_bytes();
         let mut at = at;
@@ -252,7 +253,7 @@ impl ArrowRows {
         Ok(())
     }
 
-    /// The wanted columns in the order of LAID_OUT; there are no rows then.
+    /// Return the requested columns in the order of LAID_OUT, and remove all rows.
     fn finish<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let columns = std::mem::replace(&mut self.columns, Columns::new());
         let made = PyList::empty(py);

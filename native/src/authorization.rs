@@ -14,21 +14,21 @@ use crate::field::{Fields, Name};
 use crate::filter::Filter;
 use crate::outcome::{Errors, Outcome, Stop};
 
-/// One way to pull that is allowed (Authorization of fastpath/pull.py).
+/// One permitted kind of pull (seam.Authorization).
 pub struct Authorization {
     pub object: Py<PyAny>,
     pub topic: Py<PyAny>,
     pub queue_count: i64,
     pub tag_codes: Option<HashSet<i64>>,
     pub filter: Option<Filter>,
-    spans: RefCell<HashMap<i64, Span>>, // by queue id: what is known to be in memory
+    spans: RefCell<HashMap<i64, Span>>, // by queue id: the ranges known to be in memory
     pub broker_id: String,
     pub slow_broker_id: String,
     pub topic_sys_flag: String,
     pub group_sys_flag: String,
 }
 
-/// Offsets between which a queue may be read without waiting for the disk, so many times.
+/// A range of queue offsets, and the number of reads within it that will not wait for the disk.
 struct Span {
     start: i64,
     stop: i64,
@@ -41,7 +41,7 @@ impl Span {
     }
 }
 
-/// Those that were given.
+/// The cached authorizations.
 pub struct Authorizations {
     find: Py<PyAny>,
     known: HashMap<Vec<u8>, Authorization>,

@@ -204,7 +204,7 @@ impl Backend {
     }
 }
 
-/// Result of a burst that served nothing: the frames are for the handlers.
+/// Result of a burst that served no frame: all frames are left to the handlers.
 fn nothing(py: Python<'_>, position: usize) -> PyResult<Py<BurstResult>> {
     let result = BurstResult {
         replies: PyBytes::new(py, b"").unbind(),
@@ -241,10 +241,10 @@ fn whole_frames(data: &Bound<'_, PyByteArray>, position: usize) -> PyResult<Vec<
 }
 
 impl State {
-    /// Serve a burst to its end. `shift` is what is to be added to positions in `data` for those of the caller.
+    /// Serve a burst to its end. `shift` converts positions in `data` to the caller's: it is added to them.
     ///
-    /// Raises what fails at the burst's end: nothing of it may be answered then, for what it stored may not be where
-    /// the store looks for it. An earlier failure after bytes were written is the result's fault.
+    /// Raises errors of the burst's end: no request of the burst may be answered then, because the store may not find
+    /// the stored messages. An earlier failure after bytes were written is the result's fault.
     fn serve(
         &mut self,
         mut burst: Burst<'_>,
@@ -341,7 +341,7 @@ impl State {
         stopped
     }
 
-    /// Let one frame through to the handlers, if it may.
+    /// Admit one frame through the guard, and serve it.
     fn guarded_frame<'a>(&mut self, burst: &mut Burst<'_>, shown: &Shown<'a>, all: &AllFields<'a>) -> Outcome<()> {
         let appender = &mut self.shared.appender;
         let guard = self.guard.as_mut().ok_or(Stop::Slow)?;

@@ -41,7 +41,7 @@ fn is_valid(validity: Option<&View>, index: i64) -> PyResult<bool> {
     Ok(byte & (1 << (index & 7)) != 0)
 }
 
-/// A view, or None of a validity that is not there.
+/// A view, or None without a validity buffer.
 fn view_of(buffer: Option<&Bound<'_, PyAny>>) -> PyResult<Option<View>> {
     buffer.map(View::new).transpose()
 }

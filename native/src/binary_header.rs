@@ -23,8 +23,8 @@ pub struct BinaryHeader {
 /// Values that are not UTF-8, with undecodable bytes replaced as Python's decoder does.
 pub type Replaced = Vec<Vec<u8>>;
 
-/// Read a header, or return None when it is malformed. Known fields that are not UTF-8 are taken from `replaced`: who
-/// finds `mended` above its length calls mend() and reads the header again.
+/// Read a header, or return None when it is malformed. Known fields that are not UTF-8 are taken from `replaced`: when
+/// `mended` exceeds its length, the caller calls mend() and parses the header again.
 pub fn parse<'a>(header: &'a [u8], replaced: &'a [Vec<u8>], fields: &mut impl FieldSink<'a>) -> Option<BinaryHeader> {
     let code = i16::from_be_bytes(header.get(..2)?.try_into().ok()?);
     let opaque = int32(header, 5)?;

@@ -1,5 +1,6 @@
-//! Records of a pull answer as received messages. aerobee/client/base/received.py is the reference implementation: it says which records are
-//! ordinary. This one takes those at the front and stops at the first that is not.
+//! Decodes records of a pull reply as received messages. aerobee/client/base/received.py is the reference
+//! implementation and defines which records are ordinary. This decoder takes the ordinary records at the front, and
+//! stops at the first other one.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString};

@@ -1,6 +1,6 @@
-//! Answers to sends, a whole read in one call. aerobee/client/session/send_replies.py is the reference implementation:
-//! it says which answers are ordinary. This one accepts fewer, those without blanks and escapes, as brokers write them;
-//! the others take the general path with the same result.
+//! Decodes replies to sends, all of one read in one call. aerobee/client/session/send_replies.py is the reference
+//! implementation: it defines which replies are ordinary. This decoder accepts fewer of them: those without blanks and
+//! escapes, as brokers write them. The others take the general path, with the same result.
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
@@ -31,7 +31,8 @@ impl SendReplies {
         Self { result, open_result, queue, statuses }
     }
 
-    /// Finish the sends whose ordinary answers stand in `data` from `position` on; return where it stopped.
+    /// Finish the sends whose ordinary replies are in `data` from `position` on; return the position of the first other
+    /// reply.
     fn __call__(
         &self,
         connection: &Bound<'_, PyAny>,
@@ -275,7 +276,7 @@ impl<'a> Reader<'a> {
         decimal(digits)
     }
 
-    /// Behind a member: true when another one follows, false when the object ended.
+    /// After a member: true when another one follows, false when the object ended.
     fn goes_on(&mut self) -> Option<bool> {
         let byte = self.peek()?;
         self.at += 1;

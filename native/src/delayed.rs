@@ -228,7 +228,7 @@ impl Delayed {
         told.map(|_| ()).or_else(|error| note_failed_callback(py, error, "telling the schedule")).map_err(Stop::Fault)
     }
 
-    /// The timer is to know once in a burst that it has messages.
+    /// Notify the timer of its messages once per burst.
     fn tell_timer(&mut self, burst: &mut Burst<'_>) -> Outcome<()> {
         let py = burst.writing.py;
         let turn = self.turn(burst)?;

@@ -86,7 +86,7 @@ impl DeliveryBackend {
         readable_end: i64,
         stamp: Option<(i64, i64)>,
     ) -> PyResult<DeliveryResult> {
-        // Taken already: a callback of a run came back here.
+        // Already in use: a callback of a run called this delivery again.
         let Ok(mut shared) = self.shared.try_lock() else {
             return Ok(DeliveryResult { delivered_count: 0, appended: PyList::empty(py).unbind(), fault: None });
         };

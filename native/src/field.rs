@@ -13,7 +13,7 @@ pub enum Value<'a> {
     Missing,
     /// UTF-8, checked. `escaped`: holds JSON escapes, all of them valid.
     Text { raw: &'a [u8], escaped: bool },
-    /// Of 64 bits, signed; others are `Other`, for no field takes them.
+    /// A signed 64-bit number; larger ones are `Other`, because no field accepts them.
     Integer(i64),
     Float(f64),
     Bool(bool),
@@ -106,7 +106,7 @@ pub struct Kept {
 }
 
 const LONG_NAME: u8 = u8::MAX; // instead of a length that is not below the codes of `a` to `z`: it follows in eight bytes
-/// What `AllFields` keep memory for.
+/// Bounds of the memory that `AllFields` keep.
 const NAME_BYTES_KEPT: usize = 1 << 14;
 const VALUES_KEPT: usize = 1 << 11;
 
@@ -212,7 +212,7 @@ impl<'a> FieldSink<'a> for AllFields<'a> {
     }
 }
 
-/// An empty vector for items that live otherwise long, with the memory of this one: the items' layout is the same.
+/// Reuse this vector's memory as an empty vector for items of another lifetime with the same layout.
 pub fn emptied<T, U>(mut items: Vec<T>) -> Vec<U> {
     items.clear();
     items.into_iter().map(|_| unreachable!()).collect()
@@ -303,7 +303,7 @@ impl<'a> Value<'a> {
         number_of(&text).map(i128::from)
     }
 
-    /// Whether the field `batch` says that this is none: "false", "0", 0 or false.
+    /// Whether the field `batch` denies a batch: "false", "0", 0 or false.
     pub fn is_no_batch(&self) -> bool {
         match self {
             Value::Text { .. } => self.text().is_some_and(|text| matches!(&*text, b"false" | b"0")),

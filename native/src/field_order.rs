@@ -1,12 +1,12 @@
-//! In which order the values of a header's fields are signed: by their names, of equal names the last value.
+//! The order in which a signature covers the values of a header's fields: sorted by name; of equal names, only the last
+//! value.
 //!
-//! Peers of one kind send the same names in the same order, so that a few orders are remembered and most headers are not
-//! sorted.
+//! Peers of one kind send the same names in the same order, so a small cache of orders saves sorting most headers.
 
 use crate::constants::GUARDED_FIELDS_MAX;
 use crate::field::{Fields, Name, Value, split_names};
 
-/// Different names in a header; one with more is for the handlers, and nothing is signed in an order of ours.
+/// Maximum number of remembered orders.
 const REMEMBERED_MAX: usize = 8;
 const REMEMBERED_NAME_BYTES_MAX: usize = 2048; // of a header whose order is worth remembering
 pub const ACCESS_KEY: &str = "AccessKey";
@@ -18,7 +18,7 @@ const REPLACEMENT: &[u8] = "\u{FFFD}".as_bytes();
 pub struct FieldOrder {
     /// None where they are too long to be remembered.
     names: Option<Vec<u8>>,
-    /// Those that are known by a name of ours.
+    /// The fields with a known name: name and number of its value.
     known: Vec<(Name, u32)>,
     /// The signed fields, in order.
     pub signed: Vec<u32>,
@@ -58,7 +58,7 @@ impl FieldOrder {
         found.map_or(Value::Missing, |(_, number)| values[*number as usize])
     }
 
-    /// Put the fields that are known by a name of ours.
+    /// Set the fields with a known name.
     pub fn put_known<'a>(&self, values: &[Value<'a>], fields: &mut Fields<'a>) {
         for (name, number) in &self.known {
             fields.set(*name, values[*number as usize]);

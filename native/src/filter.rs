@@ -59,7 +59,7 @@ enum Side<T> {
     Number(T),
 }
 
-/// The record is none that this can look into: Python has to.
+/// This code cannot evaluate the record: Python must.
 pub struct Unknown;
 
 impl Filter {

@@ -1,4 +1,5 @@
-//! Who may have a frame served: aerobee/broker/fastpath/guard.py is the Python counterpart, aerobee/access/gate.py the reference of both.
+//! Access control of the fast path: aerobee/broker/fastpath/guard.py is the Python counterpart, aerobee/access/gate.py
+//! the reference of both.
 //!
 //! A grant is looked up once for a host, an access key and the names that a request needs permission for, and cached
 //! until users or permissions change; its permissions are looked up after the first valid signature. Each frame's
@@ -32,9 +33,9 @@ const AHEAD_FRAME_BYTES_MAX: usize = 16 * 1024; // a longer frame is verified wh
 pub enum Asked {
     /// Nothing.
     Nothing,
-    /// Signatures, of whom comes from there.
+    /// Signatures of a user who may connect from this host.
     Host(Arc<str>),
-    /// Its host is unknown.
+    /// Undetermined: the peer's host is unknown.
     Unknown,
 }
 
@@ -49,7 +50,7 @@ impl Asked {
     }
 }
 
-/// One frame, as the guard looks at it: its header is read, and its fields are kept among those of others.
+/// One parsed frame, as the guard needs it. Its fields are stored in a buffer shared with other frames.
 pub struct Shown<'a> {
     pub code: i64,
     pub flag: i64,
@@ -167,14 +168,15 @@ impl Guard {
     }
 }
 
-/// A grant: the key that must sign a frame, None without signatures.
+/// Cached grants. A grant is the key that must sign a frame, None when no signature is required.
 struct Grants {
     granted: HashMap<Vec<u8>, Option<Key>>,
-    /// The one found last, for most frames are like the one before.
+    /// Cache key and grant of the previous look-up. Most frames need the same grant as the previous frame, and so skip
+    /// the map.
     last: Option<(Vec<u8>, Option<Key>)>,
-    /// The last look-up: the code, and each text with a length prefix.
+    /// Cache key of the present look-up: the code, and each text with a length prefix.
     wanted: Vec<u8>,
-    /// Another one each time that grants are forgotten.
+    /// Changes each time the cached grants are dropped.
     generation: u64,
     forgets: Arc<AtomicBool>,
 }
@@ -192,7 +194,7 @@ impl Grants {
         self.generation += 1;
     }
 
-    /// Find a cached grant; a value that is not text, or longer than any name, is for the handlers.
+    /// Find a cached grant. A frame with a value that is not text, or is longer than any name, is left to the handlers.
     fn find<'v>(
         &mut self,
         code: i64,
@@ -223,7 +225,8 @@ impl Grants {
     }
 }
 
-/// Whether `last` says the same. A code has as many values each time, so that nothing more stands there.
+/// Whether the cache key `last` is that of these values. `last` has no further values, because each code has a fixed
+/// number of them.
 fn is_same<'v>(mut last: &[u8], code: i64, host: &str, mut named: impl Iterator<Item = Value<'v>>) -> bool {
     let mut takes = |bytes: &[u8]| last.strip_prefix(bytes).map(|rest| last = rest).is_some();
     if !takes(&code.to_le_bytes()) {
@@ -234,7 +237,7 @@ fn is_same<'v>(mut last: &[u8], code: i64, host: &str, mut named: impl Iterator<
         && named.all(|value| match value {
             Value::Missing => takes_text(b""),
             Value::Text { raw, escaped: false } => takes_text(raw),
-            _ => false, // put_value() looks further
+            _ => false, // put_value() decides about other values
         })
 }
 
@@ -243,7 +246,7 @@ fn put(wanted: &mut Vec<u8>, text: &[u8]) {
     wanted.extend_from_slice(text);
 }
 
-/// A field that is missing counts as empty.
+/// Append a value to the cache key; a missing field counts as empty.
 fn put_value(wanted: &mut Vec<u8>, value: Value<'_>) -> Outcome<()> {
     if value.is_missing() {
         put(wanted, b"");
@@ -257,7 +260,7 @@ fn put_value(wanted: &mut Vec<u8>, value: Value<'_>) -> Outcome<()> {
     Ok(())
 }
 
-/// The names that a frame needs permission for, or leave it to the handlers.
+/// The names that a frame needs permission for; Err leaves the frame to the handlers.
 fn ordinary<'g>(guarded: &'g [Guarded], order: &FieldOrder, shown: &Shown<'_>, values: &[Value<'_>]) -> Outcome<&'g Guarded> {
     let guarded = guarded.iter().find(|guarded| guarded.code == shown.code).ok_or(Stop::Slow)?;
     if order.name_count > GUARDED_FIELDS_MAX || order.has_unique_key_query {
@@ -276,7 +279,7 @@ fn named<'v>(values: &[Value<'v>], order: &FieldOrder, guarded: &Guarded) -> imp
     std::iter::once(access_key).chain(guarded.names.iter().map(|(name, _)| order.value(values, *name)))
 }
 
-/// Put the content that a frame's signature has to be over.
+/// Collect the content that the frame's signature must cover.
 fn put_content(contents: &mut Contents, key: Key, shown: &Shown<'_>, values: &[Value<'_>], order: &FieldOrder) -> Outcome<()> {
     let given = order.signature.and_then(|number| values[number].text()).ok_or(Stop::Slow)?;
     let given = digest_of(&given).ok_or(Stop::Slow)?;
@@ -292,7 +295,7 @@ fn put_content(contents: &mut Contents, key: Key, shown: &Shown<'_>, values: &[V
     Ok(())
 }
 
-/// Whether a frame is signed with this key, if with any.
+/// Verify the frame's signature with this key; None requires no signature.
 fn check(contents: &mut Contents, key: Option<Key>, shown: &Shown<'_>, values: &[Value<'_>], order: &FieldOrder) -> Outcome<()> {
     let Some(key) = key else { return Ok(()) };
     contents.clear(CONTENT_BYTES_KEPT);

@@ -1,4 +1,4 @@
-//! Delivered messages by authorization, until the totals are taken.
+//! Counts delivered messages by authorization, until Python reads the totals.
 
 use std::collections::HashMap;
 

@@ -51,7 +51,7 @@ impl OpenFile {
 }
 
 impl Index {
-    /// Look at the open file; `files` are the index's files, None when it is off.
+    /// Read the numbers of the open file; `files` are the index's files, None when the index is off.
     pub fn load_room(&mut self, files: Option<&Bound<'_, PyList>>, again: bool) -> PyResult<()> {
         let Some(files) = files else {
             self.room = NO_LIMIT;
@@ -82,7 +82,7 @@ impl Index {
         self.write_all(files, times, times.last().copied().unwrap_or(0))
     }
 
-    /// `times` of the entries, those that it lacks have the last one.
+    /// `times` are the store times of the entries; entries beyond its end have `last_ms`.
     fn write_all(&mut self, files: Option<&Bound<'_, PyList>>, times: &[i64], last_ms: i64) -> PyResult<()> {
         let Some(files) = files.filter(|files| !self.entries.is_empty() && !files.is_empty()) else {
             self.entries.clear();
@@ -94,7 +94,7 @@ impl Index {
         let count: i64 = file.getattr(intern!(py, "count"))?.extract()?;
         let mut known = self.open.take().filter(|open| open.file.is(&file) && open.count == count);
         if count == 1 {
-            // The file's first entry sets its beginning.
+            // The file's first entry sets its begin timestamp and offset.
             let (hash, offset) = entries[0];
             file.call_method1(intern!(py, "put"), (hash, offset, times.first().copied().unwrap_or(last_ms)))?;
             entries = &entries[1..];

@@ -13,7 +13,7 @@ pub struct JsonHeader<'a> {
     pub code: Value<'a>,
     pub flag: Value<'a>,
     pub opaque: Value<'a>,
-    /// Whether `extFields` is there and an object.
+    /// Whether `extFields` exists and is an object.
     pub has_fields: bool,
 }
 
@@ -88,7 +88,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Behind a member or element: true when another one follows, false when the container ended.
+    /// After a member or element: true when another one follows, false when the container ended.
     #[inline]
     fn goes_on(&mut self, close: u8) -> Option<bool> {
         self.skip_space();
@@ -129,7 +129,7 @@ impl<'a> Reader<'a> {
             return Some(());
         }
         loop {
-            // What nearly every field of a send is: `"x":"text"`.
+            // Fast path for the form of nearly every field of a send: `"x":"text"`.
             if let Some([b'"', name @ b'a'..=b'z', b'"', b':', b'"']) = self.bytes.get(self.at..self.at + 5) {
                 self.at += 5;
                 let value = self.string()?;
@@ -203,7 +203,7 @@ impl<'a> Reader<'a> {
                     self.value(depth)?;
                 }
             }
-            // Behind a value.
+            // After a value: continue with the next one, or close containers.
             loop {
                 let Some(close) = open.last().copied() else { return Some(()) };
                 if self.goes_on(close)? {
@@ -236,7 +236,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Behind a backslash.
+    /// Called after a backslash.
     fn escape(&mut self) -> Option<()> {
         match self.next()? {
             b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => Some(()),
@@ -304,7 +304,7 @@ impl<'a> Reader<'a> {
         if is_integer && let Ok(value) = text.parse() {
             return Some(Value::Integer(value));
         }
-        // Integers beyond 64 bits come here, too: no field takes them, but they must not be infinite.
+        // Also called for integers beyond 64 bits: no field accepts them, but the parser must refuse infinite ones.
         let value: f64 = text.parse().ok()?;
         value.is_finite().then_some(Value::Float(value))
     }

@@ -1,11 +1,11 @@
-//! Texts of JSON: where a plain run ends, and what escapes stand for.
+//! JSON texts: finds the end of a run without escapes, and decodes escapes.
 
 use crate::text::append;
 
 const ONES: u64 = 0x0101_0101_0101_0101;
 const HIGHS: u64 = 0x8080_8080_8080_8080;
 
-/// Append the text that `raw` stands for. Its escapes were checked when it was read.
+/// Append the decoded text of `raw`. Its escapes were checked when it was read.
 pub fn unescape(raw: &[u8], out: &mut Vec<u8>) {
     out.reserve(raw.len());
     let mut at = 0;
@@ -22,7 +22,7 @@ pub fn unescape(raw: &[u8], out: &mut Vec<u8>) {
             b'r' => b'\r',
             b't' => b'\t',
             b'u' => {
-                // The separators of properties first, for each message has some.
+                // Property separators are checked first, because each message has some.
                 let mut unit = match raw.get(at..at + 4) {
                     Some(b"0001") => 1,
                     Some(b"0002") => 2,

@@ -1,4 +1,5 @@
-//! Frames of a burst from a guarded peer: some are read and verified together, and then served one by one.
+//! Look-ahead in a burst of a guarded peer: reads and verifies the signatures of several frames together, and then
+//! serves them one by one.
 //!
 //! The depth is the number of useful frames of the last time, doubled when all were useful: after a frame that is left
 //! to the handlers, the following ones are read again. Each header is read once otherwise.
@@ -10,24 +11,24 @@ use crate::guard::{Asked, Guard, Shown};
 use crate::json_header;
 use crate::sha1_lanes::LANES;
 
-/// Maximum bytes of the frames that are looked at together, besides the first.
+/// Maximum bytes of the frames that are read ahead together, except the first.
 const BYTES_MAX: usize = 256 * 1024;
 
-/// A whole frame. `body_at` may lie behind its end: then it is none.
+/// A whole frame. `body_at` behind the end means an invalid frame.
 pub struct Cut {
     pub kind: u8,
     pub end: usize,
     pub body_at: usize,
 }
 
-/// The frame that stands at `at`, if all of it is there.
+/// The frame at `at`, if it is complete.
 #[inline]
 pub fn cut(data: &[u8], at: usize) -> Option<Cut> {
     let words = data.get(at..)?.first_chunk::<8>()?;
     let length = u32::from_be_bytes([words[0], words[1], words[2], words[3]]) as usize;
     let end = at + 4 + length;
     let header_bytes = u32::from_be_bytes([0, words[5], words[6], words[7]]) as usize;
-    // One whose header is too long is none: the connection's decoder refuses it.
+    // A frame with too long a header is invalid: the connection's decoder refuses it.
     let body_at = if header_bytes > HEADER_BYTES_MAX { usize::MAX } else { at + 8 + header_bytes };
     (end <= data.len()).then_some(Cut { kind: words[4], end, body_at })
 }
@@ -73,13 +74,13 @@ impl<'a> Ahead<'a> {
         Some((shown, &self.all))
     }
 
-    /// The last frame was left to others, or the burst has ended.
+    /// Called when the last frame was left to the handlers, or the burst has ended.
     pub fn done(mut self, reach: &mut Reach) {
         self.learn();
         *reach = Reach { count: self.reach, frames: emptied(self.frames), all: self.all.emptied() };
     }
 
-    /// Of how much use it was to look ahead.
+    /// Record how many of the frames read ahead were useful.
     fn learn(&mut self) {
         if self.served < self.frames.len() {
             self.reach = self.served.max(1);
@@ -88,7 +89,7 @@ impl<'a> Ahead<'a> {
         }
     }
 
-    /// Read as many frames as is worth it, or fewer: up to the first that is not ordinary, or not whole.
+    /// Read up to `reach` frames, and stop at the first one that is not ordinary or not whole.
     fn look(&mut self, data: &'a [u8], at: usize) {
         self.frames.clear();
         self.served = 0;
@@ -103,7 +104,7 @@ impl<'a> Ahead<'a> {
     }
 }
 
-/// Read a frame; None when its header is none, or not one of a request.
+/// Read a frame; None when its header is invalid, or is not a request's.
 fn read<'a>(kind: u8, frame: &'a [u8], body_at: usize, all: &mut AllFields<'a>) -> Option<Shown<'a>> {
     let header = frame.get(8..body_at)?;
     let is_binary = kind == 1;

@@ -6,15 +6,15 @@ use pyo3::prelude::*;
 
 /// Reason why a frame was not served here.
 pub enum Stop {
-    /// It is for the handlers, which know every error. Nothing was written.
+    /// The frame is left to the handlers, which report every error. Nothing was written.
     Slow,
-    /// Something failed that no handler may see the frame after: a byte may be written already.
+    /// A failure after which no handler may serve the frame, because bytes may have been written already.
     Fault(PyErr),
 }
 
 pub type Outcome<T> = Result<T, Stop>;
 
-/// Errors of the store, besides those that the Python backend takes for "not eligible" (UNREADABLE).
+/// Errors of the store, in addition to those that the Python backend treats as "not eligible" (UNREADABLE).
 pub struct Errors {
     store_error: Py<PyAny>,
 }
@@ -24,8 +24,8 @@ impl Errors {
         Ok(Self { store_error: py.import("aerobee.errors")?.getattr("StoreError")?.unbind() })
     }
 
-    /// An error of the store, or one that the Python backend takes for "not eligible", leaves the frame to the handlers. For
-    /// calls before the first byte is written alone.
+    /// An error of the store, or one that the Python backend treats as "not eligible", leaves the frame to the
+    /// handlers. For calls before the first byte is written alone.
     pub fn check<T>(&self, py: Python<'_>, result: PyResult<T>) -> Outcome<T> {
         result.map_err(|error| {
             let is_expected = error.matches(py, self.store_error.bind(py)).unwrap_or(false)
@@ -39,7 +39,7 @@ impl Errors {
     }
 }
 
-/// Log the failure of a callback for what was written. Written bytes stay: `what` is notified too late or not at all,
+/// Log the failure of a callback after a write. Written bytes stay: `what` is notified too late or not at all,
 /// which is all that may follow from it. Exceptions that are no program errors, such as an interrupt, pass through.
 pub fn note_failed_callback(py: Python<'_>, error: PyErr, what: &str) -> PyResult<()> {
     if !error.is_instance_of::<pyo3::exceptions::PyException>(py) {

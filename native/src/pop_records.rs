@@ -92,7 +92,7 @@ impl PopRecords {
         acks: Bound<'py, PyAny>,
         is_sync: bool,
     ) -> PyResult<Option<(Bound<'py, PyList>, i64, i64)>> {
-        // Taken already: who waits for one of these records came back here.
+        // Already in use: a callback that waits for one of these records called this writer again.
         let Ok(mut inner) = self.inner.try_lock() else { return Ok(None) };
         let py = queue.py();
         let soonest = match inner.lay_out(&points, &acks, born_ms) {
@@ -121,7 +121,7 @@ impl PopRecords {
 }
 
 impl Inner {
-    /// Lay everything out; return when the first record is due. Due records go to another topic.
+    /// Encode all records; return the due time of the first one. A record that is already due belongs to another topic.
     fn lay_out(&mut self, points: &Bound<'_, PyAny>, acks: &Bound<'_, PyAny>, born_ms: i64) -> Outcome<i64> {
         let mut soonest = i64::MAX;
         for item in points.try_iter().map_err(Stop::Fault)? {
@@ -228,7 +228,7 @@ impl Inner {
         if text.len() > PROPERTIES_BYTES_MAX { Err(Stop::Slow) } else { Ok(()) }
     }
 
-    /// Append what is laid out, back to back in one file; add the offsets, return the end.
+    /// Append the encoded records, back to back in one file; set their offsets, and return the end.
     fn write(
         &mut self,
         writing: &mut Writing<'_>,
@@ -281,7 +281,7 @@ impl Inner {
         Ok((number, 0))
     }
 
-    /// Keep the memory of what was laid out for the next call.
+    /// Keep the memory of the encoded records for the next call.
     fn forget(&mut self) {
         for mut each in self.laid_out.drain(..) {
             each.body.clear();
@@ -321,7 +321,7 @@ fn plain<'a>(text: &'a Bound<'_, PyAny>) -> Outcome<&'a str> {
     if is_plain { Ok(text) } else { Err(Stop::Slow) }
 }
 
-/// A check point and its revive queue id.
+/// A check point and the id of its revive queue.
 fn pair<'py>(item: &Bound<'py, PyAny>) -> Outcome<(Bound<'py, PyAny>, i64)> {
     let item = item.cast::<PyTuple>().map_err(|_| Stop::Slow)?;
     Ok((item.get_item(0).map_err(Stop::Fault)?, extract(item.get_item(1))?))

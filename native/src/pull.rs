@@ -216,8 +216,8 @@ impl Pulls {
         }))
     }
 
-    /// Complete the reply to a pull, whose messages stand at the end of the burst's replies behind space for its head, and
-    /// note it.
+    /// Complete and record the reply to a pull. Its messages are at the end of the burst's replies, behind space for
+    /// its head.
     #[allow(clippy::too_many_arguments)]
     fn answer(
         &mut self,
@@ -328,7 +328,7 @@ fn is_hot(entry: &[u8], log_end: i64, limits: &Limits) -> bool {
     entry.first_chunk::<8>().is_some_and(|offset| log_end - i64::from_be_bytes(*offset) <= limits.hot_read_bytes)
 }
 
-/// One read of a queue, as MessageReader._collect does it.
+/// One read of a queue, equal to MessageReader._collect().
 struct Reader<'r, 'py> {
     authorization: &'r Authorization,
     limits: &'r Limits,
@@ -350,7 +350,7 @@ impl Reader<'_, '_> {
         self.limits.entry_budget.max(self.count_max)
     }
 
-    /// Up to `count` entries from `at` on, which are there, to the end of their file; None when there are none.
+    /// Up to `count` existing entries from `at` on, to the end of their file; None without any.
     fn entries(&self, at: i64, count: i64) -> PyResult<Option<Vec<u8>>> {
         let py = self.queue.py();
         let base: i64 = self.queue.getattr(intern!(py, "tail_base"))?.extract()?;

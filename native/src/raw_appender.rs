@@ -309,7 +309,7 @@ impl State {
     fn load_queues(&self, py: Python<'_>) -> PyResult<Option<Vec<LiveQueue>>> {
         let mut found = Vec::with_capacity(self.plan.queues.len());
         for queue in &self.plan.queues {
-            // Notified: show_raw() says what can be read.
+            // A listener is notified: show_raw() sets the readable end.
             let live = LiveQueue::load(py, &queue.object, true)?;
             if queue.count > 0 && live.room < queue.end {
                 return Ok(None);
@@ -335,7 +335,7 @@ impl State {
         }
         log.setattr(intern!(py, "end"), end)?;
         let mut notes: Vec<Note> = Vec::new();
-        let mut newest: Vec<Option<usize>> = vec![None; live.len()]; // of a queue: its last note
+        let mut newest: Vec<Option<usize>> = vec![None; live.len()]; // the last notice of a queue
         for record in &self.plan.records {
             let Some(number) = record.queue else { continue };
             let queue = &mut live[number];

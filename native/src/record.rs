@@ -10,7 +10,7 @@ use crate::outcome::{Outcome, Stop};
 /// Fields of a record other than hosts, body, topic and properties.
 const FIXED_BYTES: usize = 72 + 2;
 
-/// One message to be laid out. Numbers were read, but may not fit their fields.
+/// One message to encode. Numbers were read, but may not fit their fields.
 pub struct Message<'a> {
     pub body: &'a [u8],
     pub properties: &'a [u8],
@@ -19,7 +19,7 @@ pub struct Message<'a> {
     pub sys_flag: i64,
     pub born_timestamp: i128,
     pub reconsume_times: i64,
-    /// Of a committed message: where its half message lies.
+    /// Physical offset of the half message of a committed message.
     pub prepared_offset: i64,
 }
 

@@ -41,7 +41,7 @@ impl Requests {
         Ok(Self { rows: Window::new(rows)?, answered: [0; ROWS], is_any: false })
     }
 
-    /// One was answered: `held` gets the answer that waits for the disk or for replicas.
+    /// Count an answered request. `held` receives a reply that waits for the disk or for replicas.
     pub fn note(&mut self, code: i64, is_oneway: bool, held: Option<&mut Answers>) {
         let Some(number) = FAST_CODES.iter().position(|known| *known == code) else { return };
         match held {
@@ -67,7 +67,7 @@ impl Requests {
         }
     }
 
-    /// The Python code counts what was answered since the last call.
+    /// Pass the requests answered since the last call to the Python counters.
     pub fn forget(&mut self) {
         self.answered = [0; ROWS];
         self.is_any = false;

@@ -1,7 +1,7 @@
 //! Results of a burst for the I/O layer (the protocols of aerobee/broker/fastpath/seam.py).
 //!
-//! The fields of the classes are Python's objects from the first: so each is a plain member of its class, which Python reads
-//! as fast as a local, where a getter that makes its object would cost a call.
+//! The fields of the classes hold Python objects from their creation on. So each is a plain member, which Python reads
+//! without a call; a getter that creates the object on each read would cost a call.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyInt, PyList, PyTuple};
@@ -84,8 +84,9 @@ impl Pulled {
         Py::new(py, result)
     }
 
-    /// Take in the next pull of the same connection, when noting both together leaves what noting one after the other does:
-    /// neither waits, and its offset to be committed does not go back and lies in the queue.
+    /// Merge the next pull of the same connection into this result, if recording both together has the same effect as
+    /// recording them one after the other: neither waits, and the next offset to commit is not lower and is within the
+    /// queue.
     pub fn take_in(&mut self, next: &Self) -> bool {
         let goes_on = match (self.commit_offset, next.commit_offset) {
             (Some(before), Some(commit)) => (before..=next.max_offset).contains(&commit) && before >= 0,

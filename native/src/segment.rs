@@ -1,4 +1,4 @@
-//! Segments of the commit log, as readers look into them.
+//! Segments of the commit log for readers.
 
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -16,7 +16,7 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// The one that holds this offset; None when there is none.
+    /// The segment that contains this offset; None without one.
     pub fn find(log: &Bound<'_, PyAny>, physical_offset: i64) -> PyResult<Option<Self>> {
         let py = log.py();
         let base: i64 = log.getattr(intern!(py, "base"))?.extract()?;

@@ -1,8 +1,8 @@
-//! SHA-1 of several texts side by side: sixteen of them in the lanes of AVX-512, where the processor has it.
+//! SHA-1 of several texts in parallel: sixteen in the lanes of AVX-512, where the processor has it.
 //!
-//! A state of SHA-1 goes from block to block, so that one text cannot be hashed by several lanes; texts of different frames
-//! can. What is left when lanes run empty, and every other processor, is the crate `sha1`'s, which takes the processor's own
-//! instructions for SHA-1 where it has some. Layout and constants: FIPS 180-4.
+//! SHA-1 carries its state from block to block, so several lanes cannot share one text; they hash texts of different
+//! frames. When too few texts are left to fill the lanes, and on processors without AVX-512, the crate `sha1` hashes
+//! them, with the processor's SHA-1 instructions where it has them. Layout and constants: FIPS 180-4.
 
 use sha1::block_api::compress;
 
@@ -64,7 +64,7 @@ mod avx512 {
                 row[lane] = word;
             }
         }
-        // While there are as many texts as that: until the longest but so many has ended.
+        // Number of blocks for which at least that many texts remain unfinished.
         let mut lengths = [0; LANES];
         let lengths = &mut lengths[..texts.len()];
         for (length, text) in lengths.iter_mut().zip(&*texts) {
@@ -76,7 +76,7 @@ mod avx512 {
         while done < last {
             let end = lengths.iter().copied().find(|length| *length > done).unwrap_or(last).min(last);
             for at in done..end {
-                // Lanes that are empty continue with anything: their states are not looked at any more.
+                // Finished lanes hash arbitrary bytes: their states are no longer read.
                 let blocks = from_fn(|lane| texts.get(lane).and_then(|text| text.blocks.get(at)).unwrap_or(&[0; BLOCK_BYTES]));
                 // SAFETY: that the processor has these instructions was checked above.
                 unsafe { compress_all(&mut states, &blocks) };

@@ -64,7 +64,7 @@ pub struct Request<'a> {
     pub frame: &'a [u8],
 }
 
-/// Frames of one kind. A family takes what is ordinary and leaves the rest, before it has written a byte.
+/// Frames of one kind. A frame handler serves ordinary frames, and leaves others before it has written a byte.
 pub trait FrameHandler: Send {
     fn codes(&self) -> &'static [i64];
 
@@ -72,13 +72,13 @@ pub trait FrameHandler: Send {
 
     fn serve(&mut self, shared: &mut Shared, burst: &mut Burst<'_>, request: &Request<'_>) -> Outcome<()>;
 
-    /// Whether serving calls nothing of Python but what the appender and the authorizations note as a call: the event loop
-    /// need not have its turn then.
+    /// Whether the handler calls no Python code except calls that the appender and the authorizations record: the event
+    /// loop then need not run in between.
     fn is_silent(&self) -> bool {
         false
     }
 
-    /// A burst has ended: tell those who want to know once.
+    /// A burst has ended: run the work that is done once per burst.
     fn end(&mut self, _py: Python<'_>) -> PyResult<()> {
         Ok(())
     }
@@ -93,18 +93,18 @@ pub trait FrameHandler: Send {
 /// One burst.
 pub struct Burst<'py> {
     pub writing: Writing<'py>,
-    /// Tells bursts apart: what a family has looked up for one is not good for the next.
+    /// Number of the burst. Look-ups of a frame handler are valid for one burst only.
     pub number: u64,
     pub gates: Gates,
-    /// Asked of whom the frames come from, where there is a guard.
+    /// The proof that the guard requires of the peer.
     pub asked: Asked,
-    /// Senders that want to wait are answered when the append is safe.
+    /// Senders that request durability are answered when the append is safe.
     holds: bool,
-    /// And the others by the handlers.
+    /// Sends that do not request durability are left to the handlers.
     holds_all: bool,
     pub replies: Vec<u8>,
     pub held: Vec<u8>,
-    /// Those in `held`.
+    /// Numbers of replies in `held`, by request code.
     pub deferred_answers: Answers,
     pub pulled: Vec<Pulled>,
     pub pulled_bytes: usize,
@@ -232,7 +232,7 @@ impl Shared {
         })
     }
 
-    /// Whether messages may be appended here: no other broker has taken over. Read before each turn.
+    /// Whether messages may be appended here: no other broker has taken over. Read before each iteration.
     pub fn may_append(&self) -> bool {
         self.permit(FENCE_AT) == 0
     }
@@ -349,7 +349,7 @@ impl Shared {
         self.scratch.unique_key.extend_from_slice(unique_key);
     }
 
-    /// Write the reply to a send, unless none is wanted.
+    /// Write the reply to a send, unless the send is one-way.
     pub fn reply(&mut self, burst: &mut Burst<'_>, request: &Request<'_>, answer: &Answer) {
         if request.flag != 0 {
             return;

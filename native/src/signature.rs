@@ -1,13 +1,13 @@
 //! Signatures of frames: HMAC-SHA1 (RFC 2104), of many frames in parallel, as Base64. aerobee/remoting/signature.py says over which bytes.
 //!
-//! Of a secret only the two states are kept that every signature with it begins with.
+//! Of a secret only the two hash states are kept with which every one of its signatures begins.
 
 use sha1::{Digest, Sha1};
 
 use crate::sha1_lanes::{BLOCK_BYTES, Block, LANES, START, State, Text, hash};
 
 pub const SIGNATURE_CHARS: usize = 28;
-/// A longer body is hashed where it stands.
+/// A longer body is hashed in place, without a copy.
 const COPIED_BYTES_MAX: usize = 16 * 1024;
 const DIGEST_BYTES: usize = 20;
 
@@ -52,7 +52,7 @@ struct Wanted {
 }
 
 impl Contents {
-    /// Forget all; keep memory for so many bytes.
+    /// Drop all contents; keep memory for at most this many bytes.
     pub fn clear(&mut self, kept_bytes: usize) {
         self.bytes.clear();
         self.bytes.shrink_to(kept_bytes);
@@ -65,20 +65,20 @@ impl Contents {
         self.wanted.len()
     }
 
-    /// Begin a content of at most so many bytes. Discards an unfinished content.
+    /// Begin a content of at most this many bytes. Discards an unfinished content.
     pub fn begin(&mut self, bytes_max: usize) -> &mut Vec<u8> {
         self.bytes.truncate(self.begins);
         self.bytes.reserve(bytes_max + 2 * BLOCK_BYTES);
         &mut self.bytes
     }
 
-    /// End it with a body, and note with which key it was to be signed for the digest that was given.
+    /// End the content with a body, and record its key and the digest to compare.
     pub fn end(&mut self, mut key: Key, given: State, mut body: &[u8]) {
         let start = self.begins;
         // The hash began with a block of the key.
         let bits = 8 * (BLOCK_BYTES + self.bytes.len() - start + body.len()) as u64;
         if body.len() > COPIED_BYTES_MAX {
-            // What needs no space here, which is most of a long body, goes straight into the key's state.
+            // The whole blocks of a long body are hashed directly into the key's state, without a copy.
             let (head, rest) = body.split_at((self.bytes.len() - start).next_multiple_of(BLOCK_BYTES) + start - self.bytes.len());
             self.bytes.extend_from_slice(head);
             let (blocks, tail) = rest.as_chunks();
@@ -132,12 +132,12 @@ const OUTER_BLOCK: Block = {
     block
 };
 
-/// Takes as long for digests that differ in their first word as for equal ones.
+/// Compare in constant time, wherever the digests differ.
 fn is_equal(given: &State, expected: &State) -> bool {
     std::hint::black_box(given.iter().zip(expected).fold(0, |all, (left, right)| all | (left ^ right))) == 0
 }
 
-/// The digest that a signature stands for; None when it is not exactly as Base64 writes one.
+/// The digest of a Base64 signature; None when it is not canonical Base64.
 pub fn digest_of(signature: &[u8]) -> Option<State> {
     let mut chars: [u8; SIGNATURE_CHARS] = signature.try_into().ok().filter(|chars: &[u8; _]| chars.ends_with(b"="))?;
     chars[SIGNATURE_CHARS - 1] = b'A'; // a digit of 0

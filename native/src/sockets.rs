@@ -1,4 +1,5 @@
-//! The sockets of a broker: bytes go from a read to the fast path and its replies to a write without an object for either.
+//! The sockets of a broker: passes the bytes of a read to the fast path and its replies to a write, without a Python
+//! object for either.
 //!
 //! One epoll holds all connections, and other descriptors when it is the event loop's own (native_loop.py); on any
 //! other loop its descriptor is watched. `run` waits, reads, serves and sends, turn after turn, without the
@@ -7,9 +8,9 @@
 //! has called `serve`. All turns of a run share one burst: its numbers are read and written into Python's objects once.
 //!
 //! Invariant: a message's bytes are in the log's and the queue's files before its reply is sent. Whatever Python code
-//! of the event loop runs next sees the numbers that belong to them: a run writes them before it returns. Nothing is
-//! sent past bytes that wait for the peer. The lock is never held while Python runs, for a transport may be called from
-//! there.
+//! of the event loop runs next sees the numbers that belong to them: a run writes them before it returns. Replies are
+//! never sent ahead of bytes that still wait for the peer. The lock is never held while Python runs, for a transport
+//! may be called from there.
 
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -41,10 +42,11 @@ const LOOKS_AT_CLOCK_EVERY: usize = 8; // connections of a turn, and after each 
 const READY_MAX: usize = 256;
 const REPLIES_BYTES_KEPT: usize = 1 << 18;
 const WAIT_S_MAX: f64 = 86_400.0;
-const INDEX_ENTRIES_MAX: usize = 512; // that wait in memory: as many as a crash of this process may leave to recovery
-const PULLED_MAX: usize = 1024; // results that wait to be noted
-const PULLED_LOOKED_AT_MAX: usize = 64; // for the last one of the same queue
-const FIRST_TOKEN: u64 = 1 << 32; // what is below is a descriptor that is not ours to read
+// deferred in memory: the maximum that recovery must rebuild after a crash of this process
+const INDEX_ENTRIES_MAX: usize = 512;
+const PULLED_MAX: usize = 1024; // pull results that Python has not recorded yet
+const PULLED_LOOKED_AT_MAX: usize = 64; // newest results searched for one of the same queue
+const FIRST_TOKEN: u64 = 1 << 32; // smaller tokens are descriptors that the event loop reads
 // The masks of Python's selectors.
 const OTHER_READS: u32 = 1;
 const OTHER_WRITES: u32 = 2;
@@ -54,7 +56,7 @@ const DATA: u8 = 0; // bytes that it has to serve
 const END: u8 = 1; // the peer has closed its half
 const BROKEN: u8 = 2; // a system error, by number
 const WRITABLE: u8 = 3; // bytes can be sent again
-const FAULT: u8 = 4; // an exception of ours
+const FAULT: u8 = 4; // an exception of this module
 
 struct Socket {
     descriptor: OwnedFd,
@@ -112,7 +114,7 @@ impl Sockets {
         self.epoll.as_raw_fd()
     }
 
-    /// Take over a connected, non-blocking socket; returns its token. It is closed by `remove`.
+    /// Take over a connected, non-blocking socket; returns its token. `remove` closes it.
     fn add(&self, descriptor: RawFd, owner: Py<PyAny>) -> PyResult<u64> {
         let descriptor = own(descriptor);
         let mut inner = self.inner();
@@ -216,14 +218,14 @@ impl Sockets {
         Ok((count, others?))
     }
 
-    /// Wait, read, serve what the backend can, and send, turn after turn, until something is left for Python or `timeout_s`
-    /// has passed (below 0: never), after `turn_count_max` turns at the latest, and `linger_s` after the first turn (below 0:
-    /// not). native_loop.py says what it returns.
+    /// Run iterations of: wait, read, serve the frames that the backend can serve, send. The run ends when Python has
+    /// work to do, when `timeout_s` has passed (below 0: never), after `turn_count_max` iterations, or `linger_s` after
+    /// the first iteration (below 0: no such limit). native_loop.py describes the result.
     ///
-    /// The numbers stay here from turn to turn: no Python code reads them meanwhile, for whatever is left for the event
-    /// loop (`loop_ready`, what it is to run; `loop_timers`, whose number changes with each new one) ends the run. Other
-    /// threads run while this one waits. Without a backend everything goes to the transports. `now_ms` gives the time, None:
-    /// the system's.
+    /// The numbers of a burst stay in Rust from one iteration to the next. No Python code reads them meanwhile, because
+    /// any work for the event loop ends the run (`loop_ready`: its callbacks to run; `loop_timers`: its timers, whose
+    /// number changes with each new one). Other threads run while this one waits. Without a backend all bytes go to the
+    /// transports. `now_ms` returns the time, None: the system's.
     #[pyo3(signature = (backend, timeout_s, *, turn_count_max, takes_sends, takes_pulls, now_ms, loop_ready, loop_timers, linger_s=-1.0))]
     #[allow(clippy::too_many_arguments)]
     fn run<'py>(
@@ -304,7 +306,8 @@ impl Sockets {
     }
 }
 
-/// When a `run` ends that nothing else has ended. `linger` counts from its first turn: a replica waits for what was stored.
+/// When a `run` ends that nothing else has ended. `linger` counts from the run's first iteration, because a replica
+/// waits for the stored bytes.
 struct Bounds {
     deadline: Option<Instant>,
     turn_count_max: usize,
@@ -387,7 +390,8 @@ impl<'py> Run<'py> {
             || self.is_over)
     }
 
-    /// Keep what a connection has pulled: with what it pulled before from the same queue, unless another one did since.
+    /// Record a connection's pull: merge it with its previous pull of the same queue, unless another connection pulled
+    /// that queue since.
     fn take_pulled(&mut self, token: u64, connection: &Py<PyAny>, pulled: &mut Vec<Pulled>) {
         for result in pulled.drain(..) {
             self.found_count += u64::from(result.held.is_none());
@@ -591,7 +595,7 @@ impl Sockets {
         Ok(burst.replies.len() <= REPLIES_BYTES_MAX)
     }
 
-    /// Put what was kept and what has arrived into `buffer`; None for a socket that is gone or does not read.
+    /// Copy the kept and the received bytes into `buffer`; None for a socket that is closed or does not read.
     fn read(&self, run: &Run<'_>, token: u64, buffer: &mut [u8]) -> PyResult<Option<Read>> {
         let mut inner = self.inner();
         let Some(socket) = inner.sockets.get_mut(&token).filter(|socket| socket.reads) else { return Ok(None) };
@@ -612,7 +616,7 @@ impl Sockets {
         Ok(Some((if has_read { read.map(|size| kept + size) } else { read }, served)))
     }
 
-    /// Keep the beginning of a frame, or give to the transport what is its business.
+    /// Keep the beginning of an incomplete frame, or pass the bytes to the transport.
     fn keep(&self, run: &mut Run<'_>, token: u64, data: &[u8], rest: Rest) -> PyResult<()> {
         match rest {
             Rest::Nothing => Ok(()),
@@ -639,7 +643,8 @@ impl Sockets {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Let the epoll know what is waited for: nothing at all when that is nothing, for it would still tell of ends.
+    /// Register the socket's events with the epoll. A socket without any is removed, because the epoll would still
+    /// report its end.
     fn watch_socket(&self, socket: &mut Socket, token: u64) -> PyResult<()> {
         let mut flags = epoll::EventFlags::empty();
         flags.set(epoll::EventFlags::IN, socket.reads);

@@ -28,7 +28,7 @@ pub struct Properties<'a> {
     pub keys: Option<&'a [u8]>,
     pub tags: Option<&'a [u8]>,
     pub wait: Option<&'a [u8]>,
-    /// One of the names is special: the message is more than stored.
+    /// One of the names is special: the message needs more than storing.
     pub special: bool,
     /// Number of pieces between separators; odd when the last pair is closed.
     pub part_count: usize,
@@ -122,11 +122,11 @@ pub fn is_alphanumeric(text: &[u8]) -> bool {
     !text.is_empty() && text.iter().all(u8::is_ascii_alphanumeric)
 }
 
-/// Append a text that is short most times: up to 32 bytes go without a call.
+/// Append a text that is usually short: up to 32 bytes are copied inline, without a call.
 #[inline(always)]
 pub fn append(out: &mut Vec<u8>, text: &[u8]) {
     let size = text.len();
-    // Of two pieces of equal size, which overlap.
+    // Two overlapping pieces of equal size cover the text.
     if let (17..=32, Some(first), Some(last)) = (size, text.first_chunk::<16>(), text.last_chunk::<16>()) {
         out.extend_from_slice(first);
         out.truncate(out.len() - (32 - size));

@@ -38,7 +38,7 @@ pub struct Transactions {
 struct Turn {
     burst: u64,
     takes_halves: bool,
-    /// None: the half queue is none of an ordinary kind.
+    /// None: the half queue is not of an ordinary kind.
     half: Option<(usize, usize)>,
     by_key: Py<PyDict>,
     is_changed: bool,
@@ -317,7 +317,7 @@ impl Transactions {
                 reconsume_times: half.reconsume_times.into(),
                 prepared_offset: physical_offset,
             };
-            // The message's sender is that of its half message, whoever ends it.
+            // The committed message has the sender of its half message, whichever client commits it.
             let ender = std::mem::replace(&mut burst.writing.born_host, half.born_host.to_vec());
             let appended = shared.appender.append(&mut burst.writing, topic, queue, &message, &hashes);
             burst.writing.born_host = ender;
