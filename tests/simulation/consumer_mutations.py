@@ -152,7 +152,7 @@ MUTATIONS: dict[Callable[[], Mutation], tuple[Callable[[int], None], int]] = {
     a_grant_is_answered_before_it_is_written: (test_ordered_consumption.live, 7),
     a_lock_is_given_to_whoever_asks: (test_ordered_consumption.live, 0),
     queues_are_unlocked_before_their_handler_has_ended: (test_ordered_consumption.live, 0),
-    nobody_looks_at_the_end_of_a_lease: (test_ordered_consumption.live, 45),
+    nobody_looks_at_the_end_of_a_lease: (test_ordered_consumption.live, 43),
     a_handler_goes_on_when_its_queue_is_lost: (test_ordered_consumption.live, 43),
     queues_are_consumed_without_a_lock: (test_ordered_consumption.live, 0),
     offsets_are_committed_as_far_as_pulled: (test_redelivery.live, 0),
