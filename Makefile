@@ -17,7 +17,7 @@ help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,7p'
 
 up:
-	@scripts/make-venv fast,metrics
+	@scripts/make-venv fast,metrics,grpc
 	@scripts/make-native || echo "make-native: the build failed, the Python backend serves" >&2
 	@$(BIN)/python scripts/up $(ARGS)
 

@@ -16,7 +16,7 @@ from aerobee.broker.grpc.message_checks import check_message
 from aerobee.broker.grpc.message_form import stored_body, stored_properties
 from aerobee.broker.grpc.names import topic_name
 from aerobee.broker.grpc.queue_choice import group_queue
-from aerobee.broker.grpc.refusal import RpcRefused, status, status_of
+from aerobee.broker.grpc.refusal import RpcRefused, safety_status, status, status_of
 from aerobee.broker.grpc.rpc import RpcContext
 from aerobee.broker.grpc.times import timestamp_ms
 from aerobee.broker.send.message_type import MIXED, NORMAL, type_of
@@ -37,12 +37,6 @@ MESSAGES_MAX = 1_000  # of one request
 BODIES_BYTES_MAX = (
     16 * 1024 * 1024
 )  # of all messages of a request, inflated; or maxMessageSize, if that is more
-# Of messages that are stored.
-_CODES = {
-    Safety.FLUSH_TIMEOUT: pb.MASTER_PERSISTENCE_TIMEOUT,
-    Safety.REPLICAS_TIMEOUT: pb.SLAVE_PERSISTENCE_TIMEOUT,
-    Safety.NO_REPLICAS: pb.HA_NOT_AVAILABLE,
-}
 
 
 class SendRpc:
@@ -190,7 +184,7 @@ class SendRpc:
             return pb.SendResultEntry(status=status(pb.INTERNAL_SERVER_ERROR, text))
         system = message.system_properties
         entry = pb.SendResultEntry(
-            status=status() if safety is Safety.SAFE else status(_CODES[safety], text),
+            status=safety_status(safety, text),
             message_id=system.message_id,
             transaction_id=outcome.unique_key,
             offset=outcome.append.queue_offset,
