@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from aerobee import Message, TransactionState
 from aerobee.broker.assembly.broker import Broker
 from aerobee.broker.transaction.service import Transactions
 from aerobee.errors import StoreError
-from aerobee.message import Message
 from aerobee.store.files.disk import RealDisk
 from aerobee.store.message_store import MessageStore
 from aerobee.testing import LocalCluster
@@ -77,3 +78,31 @@ async def test_a_cut_stays_pending_while_the_disk_takes_no_offsets(
         monkeypatch.setattr(file, "write", write)
         await cluster.advance_clock(30)
         await wait_until(lambda: broker.store.pending_cut is None, timeout_s=30)
+
+
+async def test_a_flush_of_an_earlier_term_settles_no_decision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that led, was cut and leads again, all before the disk answers: what it saved then is void."""
+    async with LocalCluster(directory=tmp_path) as cluster:
+        broker = cluster.broker()
+        feature = transactions_of(broker)
+        async with cluster.transaction_producer(
+            "group", checker=lambda message: TransactionState.UNKNOWN
+        ) as producer:
+            await producer.send_in_transaction(
+                Message("orders", b"open"), executor=lambda message, argument: TransactionState.UNKNOWN
+            )
+            waiting: list[Callable[[bool], object]] = []
+            with monkeypatch.context() as patch:
+                patch.setattr(
+                    type(broker.store.flushed), "when", lambda self, end, call: waiting.append(call)
+                )
+                feature._save_again()
+            assert waiting
+            before = feature._settled_offset
+            feature.resign()
+            feature._running = True  # as it does when it leads again
+            for call in waiting:
+                call(True)
+            assert feature._settled_offset == before

@@ -382,14 +382,16 @@ class Transactions(Feature):
             return
         progress = self.transaction_store.table.progress()
         settled = self._store.log.end
+        term = self._term
         if progress != self._saved_progress:
             self._saved_progress = progress
-            term = self._term
             self._store.flushed.when(
                 settled, lambda ok: self._commit_progress(*progress) if ok and term == self._term else None
             )
         if self.transaction_store.table.open and settled > self._settled_offset:
-            self._store.flushed.when(settled, lambda ok: self._write_settled(settled) if ok else None)
+            self._store.flushed.when(
+                settled, lambda ok: self._write_settled(settled) if ok and term == self._term else None
+            )
         if self._metrics.changed(self.transaction_store.table.counts):
             counts = dict(self.transaction_store.table.counts)
             self._metrics.write_soon(counts)
