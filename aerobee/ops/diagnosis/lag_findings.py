@@ -19,7 +19,7 @@ from aerobee.monitoring.lag_state import WINDOW_MS, LagState
 from aerobee.ops.diagnosis.finding import Finding
 from aerobee.ops.options.clients import open_admin
 from aerobee.ops.terminal.failure import explain
-from aerobee.system_names import is_system_group
+from aerobee.system_names import is_hidden_group
 from aerobee.words import plural
 
 GROUPS_MAX = 500  # groups whose lag is read
@@ -34,7 +34,7 @@ async def examine_lag(nameservers: list[str], now_ms: int) -> list[Finding]:
     found: list[tuple[ConsumerProgress, bool]] = []
     try:
         async with open_admin(nameservers) as admin:
-            names = sorted({info.name for info in await admin.groups() if not is_system_group(info.name)})
+            names = sorted({info.name for info in await admin.groups() if not is_hidden_group(info.name)})
             for name in names[:GROUPS_MAX]:
                 try:
                     progress = await admin.consumer_progress(name)
