@@ -24,7 +24,14 @@ from aerobee.broker.timer.timer_service import TimerService
 from aerobee.broker.timer.timer_source import TimerSource
 from aerobee.broker.timer.wheel_snapshot import WheelSnapshot
 from aerobee.errors import MalformedRecord, StoreError
-from aerobee.property_names import REAL_TOPIC, TIMER_OUT_MS, TIMER_REQUESTS, TIMER_ROLL_TIMES, UNIQUE_KEY
+from aerobee.property_names import (
+    REAL_TOPIC,
+    TIMER_DELETE_KEY,
+    TIMER_OUT_MS,
+    TIMER_REQUESTS,
+    TIMER_ROLL_TIMES,
+    UNIQUE_KEY,
+)
 from aerobee.record_head import field_at, head_struct
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.peer import Handler
@@ -267,7 +274,9 @@ class Timers(Feature):
             out_ms, unique_key = number(properties.get(TIMER_OUT_MS)), properties.get(UNIQUE_KEY)
             if out_ms is None:
                 continue
-            key = hash((properties.get(REAL_TOPIC), unique_key, out_ms))
+            # A request to delete a message has the message's own unique key and time.
+            deleted = properties.get(TIMER_DELETE_KEY)
+            key = hash((properties.get(REAL_TOPIC), unique_key, out_ms, deleted))
             was_stored_again = copies.get(key, 0) > 0
             if was_stored_again:
                 copies[key] -= 1
