@@ -184,6 +184,21 @@ class SimpleConsumer:
             raise failure
         return []
 
+    @property
+    def pending_count(self) -> int:
+        """Number of brokers with a pending pop whose messages no call of receive() or arrived() has returned."""
+        return len(self._waiting)
+
+    def arrived(self) -> list[PoppedMessage]:
+        """Messages of brokers that replied after receive() had returned another broker's; sends no request.
+
+        The next receive() returns them too. Their invisible time has begun, so a caller that pauses takes them.
+        """
+        found: list[PoppedMessage] = []
+        while taken := self._arrived(tuple(self._waiting)):
+            found += taken
+        return found
+
     async def ack(self, message: PoppedMessage) -> None:
         """Acknowledge the message: the group does not receive it again. Stored in the broker's log on return.
 

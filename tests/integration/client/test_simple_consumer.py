@@ -133,6 +133,27 @@ async def test_receive_waits_at_all_brokers_and_topics() -> None:
                 await consumer.ack(message)
 
 
+async def test_arrived_returns_what_another_broker_sent_late() -> None:
+    async with LocalCluster(brokers=2) as cluster:
+        await cluster.create_topic(TOPIC, queues=1)
+        async with (
+            cluster.simple_consumer("late", {TOPIC: "*"}) as consumer,
+            cluster.producer("makers") as producer,
+        ):
+            held = asyncio.create_task(consumer.receive(wait_s=60))
+            while consumer.pending_count < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            for name in cluster.broker_names:
+                await producer.send(Message(TOPIC, name.encode()), queue=MessageQueue(TOPIC, name, 0))
+            found = await held
+            while len(found) < 2:
+                found += consumer.arrived()
+                await asyncio.sleep(0.01)
+            assert {message.body.decode() for message in found} == set(cluster.broker_names)
+            assert consumer.pending_count == 0
+            await consumer.ack_all(found)
+
+
 async def test_tags_and_sql_choose(cluster: LocalCluster) -> None:
     async with cluster.producer("makers") as producer:
         for tag, price in (("a", 1), ("b", 5), ("c", 9)):
