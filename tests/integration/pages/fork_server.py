@@ -99,11 +99,15 @@ def run(wanted: dict[str, Any], streams: list[int]) -> int:
 
 
 def run_python(arguments: list[str]) -> int:
-    """`python SCRIPT …`, as the interpreter does it."""
-    sys.argv = arguments
-    sys.path.insert(0, os.path.dirname(os.path.abspath(arguments[0])))
+    """`python SCRIPT …` or `python -m MODULE …`, as the interpreter does it."""
+    is_module = arguments[0] == "-m"
+    sys.argv = arguments[is_module:]
+    sys.path.insert(0, os.getcwd() if is_module else os.path.dirname(os.path.abspath(arguments[0])))
     try:
-        runpy.run_path(arguments[0], run_name="__main__")
+        if is_module:
+            runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(arguments[0], run_name="__main__")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     return 0

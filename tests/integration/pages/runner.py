@@ -74,6 +74,7 @@ class Desk:
             "AEROBEE_NAMESRV_ADDR": nameserver,
             "PAGES_SOCKET": self.socket,
             "PYTHONPATH": str(ROOT),
+            "PYTHONDONTWRITEBYTECODE": "1",  # docs/ is the repository's, and examples may be imported
         }
         self._server: subprocess.Popen[str] | None = None
 
