@@ -44,6 +44,7 @@ LAYERS: dict[str, int] = {
     "testing": 4,
     "simulation": 4,
     "console": 4,
+    "contrib": 4,
 }
 # The command line shows what the in-process cluster starts and runs simulations, and a simulation is made of what tests use.
 # The console shows what commands find out: traces, `why`, offsets.

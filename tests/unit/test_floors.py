@@ -1,6 +1,6 @@
 """Hold the code to the layers of docs/architecture.md by reading its imports; nothing is imported.
 
-    layer 4   ops/      testing/  simulation/  console/
+    layer 4   ops/      testing/  simulation/  console/  contrib/
     layer 3   broker/   nameserver/   placement/
     layer 2   client/   ha/        access/
     layer 1   remoting/ store/  monitoring/  grpc/

@@ -1,0 +1,35 @@
+"""One message that a broker has handed to this process, and what becomes of it."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from aerobee.client.consumer.popped import PoppedMessage
+from aerobee.contrib.celery.envelope import Envelope
+
+
+class Verdict(Enum):
+    """What a delivery ends with."""
+
+    ACK = "acknowledged"
+    RETURN = "returned without a try"
+    """Another worker may have it immediately; the delivery does not count."""
+    REQUEUE = "requeued"
+    """Another worker may have it immediately; the delivery counts towards the maximum of the group."""
+    DEAD_LETTER = "dead-lettered"
+
+
+class Delivery:
+    """A popped message. `verdict` is None while the worker has it; `is_busy` while a request about it is in flight."""
+
+    __slots__ = ("envelope", "is_busy", "is_lost", "message", "reason", "renew_at_s", "verdict")
+
+    def __init__(self, message: PoppedMessage, envelope: Envelope, renew_at_s: float) -> None:
+        """`renew_at_s`: monotonic time at which its invisible time is renewed."""
+        self.message = message
+        self.envelope = envelope
+        self.renew_at_s = renew_at_s
+        self.verdict: Verdict | None = None
+        self.reason = ""
+        self.is_busy = False
+        self.is_lost = False
