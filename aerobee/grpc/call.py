@@ -4,17 +4,54 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from aerobee.grpc.message_reader import MessageReader
 
 
-@dataclass(slots=True, eq=False)
-class Call:
-    """`path` is "/package.Service/Method", `metadata` the request's headers by lower-case name, the last
-    value of each, without those that only the transport reads.
+class Call(Protocol):
+    """One call, as its service sees it: `path` is "/package.Service/Method", `metadata` the request's headers by lower-case name, the
+    last value of each, without those that only the transport reads. `started` and `deadline` are monotonic seconds; without a
+    deadline the client waits for ever.
 
-    `deadline`: monotonic seconds at which the client gives up; None: never. `unsent`: framed bytes that wait
-    for the peer's flow-control windows. `is_finishing`: trailers follow them.
+    A protocol, because native code implements it (Call of aerobee_native).
+    """
+
+    @property
+    def stream_id(self) -> int: ...
+    @property
+    def path(self) -> str: ...
+    @property
+    def metadata(self) -> Mapping[str, str]: ...
+    @property
+    def started(self) -> float: ...
+    @property
+    def deadline(self) -> float | None: ...
+    @property
+    def is_half_closed(self) -> bool:
+        """Whether the client sends no more messages."""
+        ...
+
+    @property
+    def is_finishing(self) -> bool:
+        """Whether the call's status is decided: no more messages are sent."""
+        ...
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more can be sent."""
+        ...
+
+    def remaining_s(self, now: float) -> float | None:
+        """Seconds until the deadline; None when there is none."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class OpenCall:
+    """A Call of http2_connection.py, with its state there.
+
+    `unsent`: framed bytes that wait for the peer's flow-control windows. `is_finishing`: trailers follow them.
     """
 
     stream_id: int

@@ -56,6 +56,11 @@ class FrameScanner:
         """Whether a frame or a header block has begun and is not complete."""
         return bool(self._buffer) or self._block_bytes >= 0
 
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of a frame that is not complete."""
+        return len(self._buffer)
+
     def feed(self, data: bytes) -> None:
         """Add the bytes of one read."""
         self._buffer += data

@@ -38,11 +38,11 @@ from h2.exceptions import ProtocolError
 from h2.settings import SettingCodes, Settings
 
 from aerobee.grpc.call import (
-    Call,
     CallAnswered,
     CallEnded,
     CallStarted,
     Event,
+    OpenCall,
     RequestEnded,
     RequestMessage,
     Writable,
@@ -142,7 +142,7 @@ class Http2Connection:
         self._h2.increment_flow_control_window(limits.connection_window_bytes - 65_535)
         self._scanner = FrameScanner(limits, now)
         self._extra_out = b""
-        self.calls: dict[int, Call] = {}
+        self.calls: dict[int, OpenCall] = {}
         self.is_closed = False
         self.close_reason = ""
         self._has_more = False
@@ -151,7 +151,7 @@ class Http2Connection:
         self._receiving_bytes = 0
         self._unsent_bytes = 0
         self._deadlines: list[
-            tuple[float, int, Call]
+            tuple[float, int, OpenCall]
         ] = []  # heap of deadlines; a call has one entry for each of its time limits
         self._sequence = itertools.count()
         self._started = self._heard = now
@@ -223,9 +223,24 @@ class Http2Connection:
         """Whether no call is open."""
         return not self.calls
 
+    @property
+    def receiving_bytes(self) -> int:
+        """Bytes of request messages that are not complete."""
+        return self._receiving_bytes
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes of responses that wait for the peer's windows."""
+        return self._unsent_bytes
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of the peer that are not interpreted yet."""
+        return self._scanner.kept_bytes
+
     # --- responses
 
-    def start_response(self, call: Call, *, may_idle: bool = False) -> None:
+    def start_response(self, call: OpenCall, *, may_idle: bool = False) -> None:
         """Send the response headers now, before the first message. No effect on an ended call. With
         `may_idle` the call stays open without a request.
         """
@@ -235,7 +250,7 @@ class Http2Connection:
             self._h2.send_headers(call.stream_id, _RESPONSE_HEADERS)
             self._scanner.on_response()
 
-    def send_message(self, call: Call, data: bytes, now: float) -> bool:
+    def send_message(self, call: OpenCall, data: bytes, now: float) -> bool:
         """Send one response message. False when the caller has to wait for Writable before it sends the next one.
 
         The call has ended afterwards when the peer takes so little that `unsent_bytes_end` is reached.
@@ -254,7 +269,7 @@ class Http2Connection:
             return True
         return not call.unsent or self._unsent_bytes <= self._limits.unsent_bytes_max
 
-    def finish(self, call: Call, status: GrpcStatus, message: str, now: float) -> None:
+    def finish(self, call: OpenCall, status: GrpcStatus, message: str, now: float) -> None:
         """End the call with this status, after its unsent messages."""
         if call.is_over or call.is_finishing:
             return
@@ -383,7 +398,7 @@ class Http2Connection:
             return
         bytes_max = min(self._limits.message_bytes_max, self._message_bytes_max(path))
         reader = MessageReader(bytes_max, metadata.get("grpc-encoding", "identity"))
-        call = Call(stream_id, sys.intern(path), kept_metadata(metadata), now, None, reader)
+        call = OpenCall(stream_id, sys.intern(path), kept_metadata(metadata), now, None, reader)
         call.is_half_closed = event.stream_ended is not None
         self.calls[stream_id] = call
         try:
@@ -401,9 +416,11 @@ class Http2Connection:
         call = self.calls.get(event.stream_id)
         if event.flow_controlled_length:
             self._h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
-        if call is None or call.is_finishing:
+        if call is None:
             return
         call.is_half_closed = event.stream_ended is not None
+        if call.is_finishing:
+            return
         before = call.reader.kept_bytes
         try:
             messages = call.reader.feed(event.data or b"")
@@ -423,9 +440,11 @@ class Http2Connection:
 
     def _on_half_close(self, stream_id: int, now: float) -> None:
         call = self.calls.get(stream_id)
-        if call is None or call.is_finishing:
+        if call is None:
             return
         call.is_half_closed = True
+        if call.is_finishing:
+            return
         try:
             call.reader.check_ended()
         except CallError as error:
@@ -446,7 +465,7 @@ class Http2Connection:
     def _on_window(self, stream_id: int, now: float) -> None:
         if stream_id:
             call = self.calls.get(stream_id)
-            blocked: Iterable[Call] = () if call is None or not call.unsent else (call,)
+            blocked: Iterable[OpenCall] = () if call is None or not call.unsent else (call,)
         else:
             blocked = [call for call in self.calls.values() if call.unsent]
         for call in blocked:
@@ -458,7 +477,7 @@ class Http2Connection:
             elif not call.unsent:
                 self._events.append(Writable(call))
 
-    def _pump(self, call: Call, now: float) -> None:
+    def _pump(self, call: OpenCall, now: float) -> None:
         """Send as many bytes as the windows allow, then the trailers."""
         h2, stream_id = self._h2, call.stream_id
         sent_bytes = 0
@@ -502,7 +521,7 @@ class Http2Connection:
         if not is_half_closed:
             self._h2.reset_stream(stream_id, NO_ERROR)
 
-    def _abandon(self, call: Call, error: CallError, now: float) -> None:
+    def _abandon(self, call: OpenCall, error: CallError, now: float) -> None:
         """End a call that violated a limit: with a reset if a response message is partly sent, else with the status."""
         if call.unsent:
             self._h2.reset_stream(call.stream_id, CANCEL)
@@ -513,7 +532,7 @@ class Http2Connection:
 
     # --- inside: time and ends
 
-    def _note_time(self, due: float, call: Call) -> None:
+    def _note_time(self, due: float, call: OpenCall) -> None:
         if len(self._deadlines) > DEADLINES_KEPT + 3 * len(self.calls):
             self._deadlines = [entry for entry in self._deadlines if not entry[2].is_over]
             heapq.heapify(self._deadlines)
@@ -541,12 +560,12 @@ class Http2Connection:
             elif call.blocked_since is not None:
                 self._note_time(call.blocked_since + limits.window_s, call)
 
-    def _drop_unsent(self, call: Call) -> None:
+    def _drop_unsent(self, call: OpenCall) -> None:
         self._unsent_bytes -= call.unsent_bytes
         call.unsent.clear()
         call.unsent_bytes = 0
 
-    def _forget(self, call: Call) -> None:
+    def _forget(self, call: OpenCall) -> None:
         call.is_over = True
         self._drop_unsent(call)
         self._receiving_bytes -= call.reader.kept_bytes
@@ -554,7 +573,7 @@ class Http2Connection:
         self.calls.pop(call.stream_id, None)
         self._h2.forget(call.stream_id)
 
-    def _over(self, call: Call, reason: str) -> None:
+    def _over(self, call: OpenCall, reason: str) -> None:
         self._forget(call)
         self._events.append(CallEnded(call, reason))
 

@@ -57,7 +57,9 @@ class MessageReader:
             is_compressed = self._buffer[0] == 1
             del self._buffer[: self._length]
             self._length = -1
-            found.append(self._inflate(message) if is_compressed else message)
+            found.append(
+                inflate(message, self._encoding, self._message_bytes_max) if is_compressed else message
+            )
 
     def check_ended(self) -> None:
         """Raise CallError when the peer has ended the call in the middle of a message."""
@@ -76,25 +78,26 @@ class MessageReader:
                 f"grpc-encoding {self._encoding[:32]!r} is not supported: {ACCEPTED_ENCODINGS} are",
             )
         if length > self._message_bytes_max:
-            raise self._too_large(length)
+            raise _too_large(length, self._message_bytes_max)
         return int(length)
 
-    def _inflate(self, data: bytes) -> bytes:
-        inflater = zlib.decompressobj(_WINDOW_BITS[self._encoding])
-        try:
-            message = inflater.decompress(data, self._message_bytes_max + 1)
-        except zlib.error as error:
-            raise CallError(
-                GrpcStatus.INTERNAL, f"a compressed message is no {self._encoding}: {error}"
-            ) from error
-        if len(message) > self._message_bytes_max:
-            raise self._too_large(len(message))
-        if not inflater.eof:
-            raise CallError(GrpcStatus.INTERNAL, "a compressed message is not complete")
-        return message
 
-    def _too_large(self, length: int) -> CallError:
-        return CallError(
-            GrpcStatus.RESOURCE_EXHAUSTED,
-            f"a request message has {length} bytes, at most {self._message_bytes_max} are allowed",
-        )
+def inflate(data: bytes, encoding: str, bytes_max: int) -> bytes:
+    """The message that was compressed as `encoding`, gzip or deflate, says. Raises CallError for one of more than `bytes_max` bytes."""
+    inflater = zlib.decompressobj(_WINDOW_BITS[encoding])
+    try:
+        message = inflater.decompress(data, bytes_max + 1)
+    except zlib.error as error:
+        raise CallError(GrpcStatus.INTERNAL, f"a compressed message is no {encoding}: {error}") from error
+    if len(message) > bytes_max:
+        raise _too_large(len(message), bytes_max)
+    if not inflater.eof:
+        raise CallError(GrpcStatus.INTERNAL, "a compressed message is not complete")
+    return message
+
+
+def _too_large(length: int, bytes_max: int) -> CallError:
+    return CallError(
+        GrpcStatus.RESOURCE_EXHAUSTED,
+        f"a request message has {length} bytes, at most {bytes_max} are allowed",
+    )

@@ -16,7 +16,7 @@ FORBIDDEN = frozenset({b"connection", b"keep-alive", b"proxy-connection", b"tran
 _COLON = 0x3A
 
 # Headers that only the transport reads: a pending call need not store them.
-OF_TRANSPORT = PSEUDO | {
+OF_TRANSPORT = {str(name, "latin-1") for name in PSEUDO} | {
     "content-type", "te", "user-agent", "accept-encoding", "grpc-timeout", "grpc-encoding", "grpc-accept-encoding",
 }  # fmt: skip
 

@@ -56,6 +56,21 @@ mod client;
 mod client_record;
 mod client_reply;
 
+// gRPC's connections.
+mod huffman;
+mod hpack;
+mod http2_limits;
+mod http2_frame;
+mod grpc_message;
+mod request_headers;
+mod http2_call;
+mod http2_settings;
+mod http2_names;
+mod http2_stream;
+mod http2_core;
+mod http2_receiving;
+mod http2_connection;
+
 // Spark's source and sink.
 mod arrow_rows;
 mod batch_entries;
@@ -63,7 +78,7 @@ mod batch_entries;
 use pyo3::prelude::*;
 
 /// The same number as aerobee.broker.fastpath.seam.FAST_PATH_VERSION: of the seam and of what a burst answers and writes.
-const FAST_PATH_VERSION: u32 = 24;
+const FAST_PATH_VERSION: u32 = 25;
 
 /// The same number as aerobee.client.session.codec.CODEC_VERSION: of what the client's parts take and return.
 const CODEC_VERSION: u32 = 2;
@@ -77,6 +92,8 @@ fn aerobee_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<client::UniqueIds>()?;
     module.add_class::<client_reply::SendReplies>()?;
     module.add_function(wrap_pyfunction!(client_record::take_records, module)?)?;
+    module.add_class::<http2_call::Call>()?;
+    module.add_class::<http2_connection::Http2Connection>()?;
     module.add_class::<arrow_rows::ArrowRows>()?;
     module.add_class::<batch_entries::BatchEntries>()?;
     module.add_class::<filter::RecordFilter>()?;

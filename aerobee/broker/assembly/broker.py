@@ -236,7 +236,13 @@ class Broker:
         serving.start()
         # No request is answered before start() has set replication, which decides when a reply may be sent.
         self.ports.serve(serving.handlers, serving.fast_path)
-        serve_grpc(self.ports, serving, base, port=self.config.grpc_server_port)
+        serve_grpc(
+            self.ports,
+            serving,
+            base,
+            port=self.config.grpc_server_port,
+            make_http2=self.backend_choice.make_http2,
+        )
         base.start()
         has_id = True
         if serving.controllers is not None:

@@ -18,12 +18,15 @@ if TYPE_CHECKING:
     from aerobee.broker.assembly.ports import Ports
     from aerobee.broker.assembly.serving import Serving
     from aerobee.broker.grpc.endpoint import GrpcEndpoint
+    from aerobee.grpc.core import MakeHttp2
 
 log = logging.getLogger(__name__)
 
 
-def serve_grpc(ports: Ports, serving: Serving, base: Foundation, *, port: int) -> None:
-    """Let the ports take gRPC from now on. `port` is grpcServerPort."""
+def serve_grpc(
+    ports: Ports, serving: Serving, base: Foundation, *, port: int, make_http2: MakeHttp2 | None = None
+) -> None:
+    """Let the ports take gRPC from now on. `port` is grpcServerPort, `make_http2` makes native HTTP/2 cores."""
     if not grpc_is_installed():
         if port:
             log.warning(
@@ -49,6 +52,7 @@ def serve_grpc(ports: Ports, serving: Serving, base: Foundation, *, port: int) -
                     transactions=lambda: transactions.transaction_store.table,
                     handlers=serving.handlers,
                     gate=base.access.gate,
+                    make_http2=make_http2,
                 )
             )
         return made[0]

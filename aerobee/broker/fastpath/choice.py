@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from aerobee.broker.fastpath.exclusions import excluded_from_delayed, excluded_from_half
 from aerobee.broker.fastpath.pop import MakePopRecords
@@ -26,6 +26,9 @@ from aerobee.errors import ConfigError
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.native_loop import NativeSockets
 from aerobee.store.message_store import MessageStore
+
+if TYPE_CHECKING:
+    from aerobee.grpc.core import MakeHttp2
 
 try:
     import aerobee_native
@@ -102,6 +105,7 @@ class BackendChoice:
     make_raw_appender: Callable[[MessageStore], RawAppends] | None = (
         None  # None: the store's RawAppender alone
     )
+    make_http2: MakeHttp2 | None = None  # None: grpc/http2_connection.py
 
 
 def wanted_backend(environment: Mapping[str, str]) -> str:
@@ -121,8 +125,16 @@ def choose_backend(wanted: str = "") -> BackendChoice:
         make_sockets = getattr(native, "Sockets", None)  # only Linux has them
         make_pop_records = getattr(native, "PopRecords", None)
         make_raw = getattr(native, "RawAppender", None)
+        make_http2 = getattr(native, "Http2Connection", None)
         return BackendChoice(
-            NATIVE, why, make_native, make_native_delivery, make_sockets, make_pop_records, make_raw
+            NATIVE,
+            why,
+            make_native,
+            make_native_delivery,
+            make_sockets,
+            make_pop_records,
+            make_raw,
+            make_http2,
         )
     if wanted == NATIVE:
         raise ConfigError(

@@ -28,7 +28,9 @@ from aerobee.broker.send.send_back_service import SendBackService
 from aerobee.broker.send.send_service import SendService
 from aerobee.broker.transaction.transaction_table import TransactionTable
 from aerobee.clock import Clock
+from aerobee.grpc.core import MakeHttp2
 from aerobee.grpc.element_count import Nested
+from aerobee.grpc.http2_connection import Http2Connection
 from aerobee.grpc.limits import Http2Limits
 from aerobee.grpc.proto import messages as pb
 from aerobee.remoting.connection import Connection
@@ -42,14 +44,25 @@ NOT_SERVED = ("SyncLiteSubscription",)
 class GrpcEndpoint:
     """Creates a session for each gRPC connection."""
 
-    def __init__(self, rpcs: Iterable[Rpc], *, clock: Clock, limits: Http2Limits | None = None) -> None:
+    def __init__(
+        self,
+        rpcs: Iterable[Rpc],
+        *,
+        clock: Clock,
+        make_http2: MakeHttp2 = Http2Connection,
+        limits: Http2Limits | None = None,
+    ) -> None:
+        """`make_http2` makes the HTTP/2 core of a connection, Python's or the native one."""
         self.rpcs: Mapping[str, Rpc] = {rpc.path: rpc for rpc in rpcs}
         self._clock = clock
+        self._make_http2 = make_http2
         self._limits = limits or Http2Limits()
 
     def session(self, connection: Connection) -> GrpcSession:
         """The session that receives the bytes of a new connection."""
-        return GrpcSession(connection, self.rpcs, limits=self._limits, clock=self._clock)
+        return GrpcSession(
+            connection, self.rpcs, make_http2=self._make_http2, limits=self._limits, clock=self._clock
+        )
 
 
 def make_endpoint(
@@ -62,6 +75,7 @@ def make_endpoint(
     transactions: Callable[[], TransactionTable],
     handlers: Mapping[int, Handler],
     gate: Gate,
+    make_http2: MakeHttp2 | None = None,
 ) -> GrpcEndpoint:
     """The endpoint of one broker. `handlers` are its dispatch, behind `gate`."""
     return GrpcEndpoint(
@@ -74,6 +88,7 @@ def make_endpoint(
             gate=gate,
         ),
         clock=parts.clock,
+        make_http2=make_http2 or Http2Connection,
     )
 
 

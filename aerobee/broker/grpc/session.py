@@ -40,8 +40,8 @@ from aerobee.grpc.call import (
     RequestMessage,
     Writable,
 )
+from aerobee.grpc.core import MakeHttp2
 from aerobee.grpc.element_count import has_more_fields
-from aerobee.grpc.http2_connection import Http2Connection
 from aerobee.grpc.limits import MIB, Http2Limits
 from aerobee.grpc.proto import messages as pb
 from aerobee.grpc.status import CallError, GrpcStatus
@@ -59,14 +59,20 @@ class GrpcSession:
     """Serves the calls of one connection; an OtherProtocol (remoting/other_protocol.py)."""
 
     def __init__(
-        self, connection: Connection, rpcs: Mapping[str, Rpc], *, limits: Http2Limits, clock: Clock
+        self,
+        connection: Connection,
+        rpcs: Mapping[str, Rpc],
+        *,
+        make_http2: MakeHttp2,
+        limits: Http2Limits,
+        clock: Clock,
     ) -> None:
         """`rpcs` by path."""
         self._connection = connection
         self._rpcs = rpcs
         self._clock = clock
         request_bytes_max = functools.partial(_request_bytes_max, rpcs)
-        self._http2 = Http2Connection(limits, clock.monotonic(), request_bytes_max)
+        self._http2 = make_http2(limits, clock.monotonic(), request_bytes_max)
         self._kept_bytes_max = limits.receiving_bytes_max
         self._kept_bytes = 0
         self._running: dict[Call, _Running] = {}

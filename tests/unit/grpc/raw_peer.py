@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import struct
+from typing import ClassVar
 
 from hpack import Decoder, Encoder
 
 from aerobee.grpc.call import Call, CallEnded, CallStarted, Event
+from aerobee.grpc.core import MakeHttp2
 from aerobee.grpc.frame_scanner import DATA, GOAWAY, HEADERS, PREFACE, RST_STREAM, SETTINGS
 from aerobee.grpc.http2_connection import Http2Connection
 from aerobee.grpc.limits import Http2Limits
@@ -30,9 +32,11 @@ def settings(**values: int) -> bytes:
 class RawPeer:
     """One connection to the core, at a time that the test moves. `sent` are the frames that came: (type, flags, stream, payload)."""
 
+    make_core: ClassVar[MakeHttp2] = Http2Connection
+
     def __init__(self, limits: Http2Limits | None = None, first: bytes | None = None) -> None:
         self.now = 1_000.0
-        self.core = Http2Connection(limits or Http2Limits(), self.now)
+        self.core = type(self).make_core(limits or Http2Limits(), self.now)
         self.encoder, self.decoder = Encoder(), Decoder()
         self.sent: list[tuple[int, int, int, bytes]] = []
         self.events: list[Event] = []

@@ -8,12 +8,14 @@ import struct
 import pytest
 
 from aerobee.grpc.call import CallStarted, RequestEnded
+from aerobee.grpc.core import Http2Core
 from aerobee.grpc.frame_scanner import PREFACE, RST_STREAM, SETTINGS
-from aerobee.grpc.http2_connection import Http2Connection
 from aerobee.grpc.limits import KIB, Http2Limits, Rate
 from aerobee.grpc.message_reader import frame_message
 from aerobee.grpc.status import GrpcStatus
 from tests.unit.grpc.raw_peer import RawPeer, frame
+
+pytestmark = pytest.mark.usefixtures("core")
 
 ROUNDS = 400
 LIMITS = Http2Limits(
@@ -65,10 +67,10 @@ def damaged(data: bytes, rng: random.Random) -> bytes:
     return bytes(found)
 
 
-def play(data: bytes, rng: random.Random) -> Http2Connection:
+def play(data: bytes, rng: random.Random) -> Http2Core:
     """Feed it in random pieces, answering what comes, with time passing; then lose the connection."""
     now = 0.0
-    core = Http2Connection(LIMITS, now)
+    core = RawPeer.make_core(LIMITS, now)
     started, ended = set(), []
     at = 0
     while at < len(data) and not core.is_closed:
@@ -89,11 +91,11 @@ def play(data: bytes, rng: random.Random) -> Http2Connection:
                 core.finish(event.call, GrpcStatus.OK, "", now)
             ended.append(event)
         core.outgoing()
-        assert 0 <= core._receiving_bytes <= LIMITS.receiving_bytes_max + LIMITS.frame_bytes_max
-        assert core._unsent_bytes >= 0
-        assert len(core._scanner._buffer) <= 10_000 + LIMITS.frame_bytes_max + 9
+        assert 0 <= core.receiving_bytes <= LIMITS.receiving_bytes_max + LIMITS.frame_bytes_max
+        assert core.unsent_bytes >= 0
+        assert core.kept_bytes <= 10_000 + LIMITS.frame_bytes_max + 9
     core.lost(now)
-    assert (core._receiving_bytes, core._unsent_bytes, core.calls) == (0, 0, {})
+    assert (core.receiving_bytes, core.unsent_bytes, dict(core.calls)) == (0, 0, {})
     assert all(call.is_over for call in started)
     return core
 

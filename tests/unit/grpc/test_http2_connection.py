@@ -14,6 +14,8 @@ from aerobee.grpc.message_reader import frame_message
 from aerobee.grpc.status import GrpcStatus
 from tests.unit.grpc.raw_peer import PATH, RawPeer, frame, settings
 
+pytestmark = pytest.mark.usefixtures("core")
+
 
 def test_a_call_is_read_and_answered() -> None:
     peer = RawPeer()
@@ -205,3 +207,29 @@ def test_what_is_no_grpc_gets_a_status_of_http(name: str, value: str, status: st
     peer.feed(peer.request([(key, value if key == name else old) for key, old in peer.headers()], flags=0x5))
     assert peer.header_lists() == [{":status": status}]
     assert peer.events == []
+
+
+def test_a_request_that_ends_by_trailers_is_answered() -> None:
+    peer = RawPeer()
+    peer.feed(peer.request() + peer.data(frame_message(b"hello"), ends=False))
+    call = next(event.call for event in peer.events if isinstance(event, CallStarted))
+    block = peer.encoder.encode([("a-trailer", "x")])
+    assert peer.feed(frame(HEADERS, block, flags=0x5, stream=1)) == [RequestEnded(call)]
+    peer.core.send_message(call, b"answer", peer.now)
+    peer.core.finish(call, GrpcStatus.OK, "", peer.now)
+    peer.take()
+    assert peer.body() == frame_message(b"answer")
+    assert peer.core.is_idle
+    assert peer.reset_code() is None
+
+
+def test_a_client_may_end_its_request_while_the_answer_waits() -> None:
+    peer = RawPeer(first=PREFACE + settings(s4=10))
+    peer.feed(peer.request())
+    call = next(event.call for event in peer.events if isinstance(event, CallStarted))
+    peer.core.send_message(call, b"a long answer", peer.now)
+    peer.core.finish(call, GrpcStatus.OK, "", peer.now)
+    peer.feed(peer.data(b""))
+    assert peer.feed(frame(WINDOW_UPDATE, struct.pack(">I", 50), stream=1)) == [CallAnswered(call)]
+    assert peer.body() == frame_message(b"a long answer")
+    assert (peer.core.is_closed, peer.reset_code()) == (False, None)

@@ -1,0 +1,300 @@
+//! The server's end of one HTTP/2 connection that carries gRPC calls. aerobee/grpc/http2_connection.py is its reference implementation: the
+//! same bytes and times give the same events and the same bytes, which tests/fuzz/http2_differential.py holds.
+//!
+//! Invariants: bytes of the peer never raise; each call that has started ends exactly once; what waits for the peer's windows
+//! is bounded in bytes and in time. Python runs only where events are made, and none of it calls back.
+
+use std::cmp::Reverse;
+
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::{PyBytes, PyDict, PyString};
+
+use crate::grpc_message::message_head;
+use crate::http2_call::Call;
+use crate::http2_core::{Core, FRAME_BYTES_AT_FIRST, Stop};
+use crate::http2_frame::{self as frames, CANCEL, DATA, ENHANCE_YOUR_CALM, Http2Fault, NO_ERROR, PING, PROTOCOL_ERROR};
+use crate::http2_names::{DEADLINE_EXCEEDED, general};
+use crate::http2_stream::Closed;
+
+const DEADLINES_AT_ONCE: usize = 512;
+const PING_DATA: &[u8; 8] = b"aerobee\0";
+
+#[pyclass(module = "aerobee_native")]
+pub struct Http2Connection {
+    core: Core,
+}
+
+#[pymethods]
+impl Http2Connection {
+    #[new]
+    #[pyo3(signature = (limits, now, message_bytes_max=None))]
+    fn new(py: Python<'_>, limits: &Bound<'_, PyAny>, now: f64, message_bytes_max: Option<Py<PyAny>>) -> PyResult<Self> {
+        Core::new(py, limits, now, message_bytes_max).map(|core| Self { core })
+    }
+
+    /// Take what the peer sent; return what happened. Send outgoing() afterwards, and call proceed() while has_more.
+    fn receive(&mut self, py: Python<'_>, data: PyBackedBytes, now: f64) -> PyResult<Vec<Py<PyAny>>> {
+        if self.core.is_closed {
+            return Ok(Vec::new());
+        }
+        self.core.heard = now;
+        self.core.pinged = None;
+        self.go(py, &data, now)
+    }
+
+    /// Interpret what waits, but not more than is done in one go; return what happened.
+    fn proceed(&mut self, py: Python<'_>, now: f64) -> PyResult<Vec<Py<PyAny>>> {
+        if self.core.is_closed { Ok(Vec::new()) } else { self.go(py, b"", now) }
+    }
+
+    /// Whether bytes of the peer wait for proceed().
+    #[getter]
+    fn has_more(&self) -> bool {
+        self.core.has_more && !self.core.is_closed
+    }
+
+    /// The bytes that are to be sent to the peer now.
+    fn outgoing<'py>(&mut self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        let goaway = std::mem::take(&mut self.core.goaway);
+        self.core.out.extend_from_slice(&goaway);
+        let found = PyBytes::new(py, &self.core.out);
+        if self.core.out.capacity() > 16 * FRAME_BYTES_AT_FIRST as usize {
+            self.core.out = Vec::new();
+        } else {
+            self.core.out.clear();
+        }
+        found
+    }
+
+    #[getter]
+    fn is_idle(&self) -> bool {
+        self.core.streams.is_empty()
+    }
+
+    #[getter]
+    fn is_closed(&self) -> bool {
+        self.core.is_closed
+    }
+
+    #[getter]
+    fn close_reason(&self) -> &str {
+        &self.core.close_reason
+    }
+
+    #[getter]
+    fn calls<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let found = PyDict::new(py);
+        for (stream_id, stream) in &self.core.streams {
+            found.set_item(stream_id, &stream.call)?;
+        }
+        Ok(found)
+    }
+
+    #[getter]
+    fn receiving_bytes(&self) -> usize {
+        self.core.receiving_bytes
+    }
+
+    #[getter]
+    fn unsent_bytes(&self) -> usize {
+        self.core.unsent_bytes
+    }
+
+    #[getter]
+    fn kept_bytes(&self) -> usize {
+        self.core.input.len()
+    }
+
+    /// Send the response headers now, before the first message.
+    #[pyo3(signature = (call, *, may_idle=false))]
+    fn start_response(&mut self, call: &Bound<'_, Call>, may_idle: bool) {
+        let stream_id = call.get().stream_id;
+        let Some(stream) = self.core.streams.get_mut(&stream_id) else { return };
+        stream.may_idle |= may_idle;
+        self.core.write_response_headers(stream_id);
+    }
+
+    /// Send one response message. False when the caller has to wait for Writable before it sends the next one.
+    fn send_message(&mut self, py: Python<'_>, call: &Bound<'_, Call>, data: PyBackedBytes, now: f64) -> PyResult<bool> {
+        let stream_id = call.get().stream_id;
+        if self.core.streams.get(&stream_id).is_none_or(|stream| stream.is_finishing) {
+            return Ok(true);
+        }
+        self.core.write_response_headers(stream_id);
+        let Some(stream) = self.core.streams.get_mut(&stream_id) else { return Ok(true) };
+        let head = message_head(data.len());
+        let length = head.len() + data.len();
+        let room = self.core.send_window.min(stream.send_window).min(self.core.send_frame_bytes_max.into());
+        if stream.unsent.is_empty() && length as i64 <= room {
+            frames::write(&mut self.core.out, DATA, 0, stream_id, &[&head, &data]);
+            self.core.send_window -= length as i64;
+            stream.send_window -= length as i64;
+            self.core.scanner.on_response();
+            return Ok(true);
+        }
+        stream.unsent.push_back([head.as_slice(), &data].concat());
+        stream.unsent_bytes += length;
+        self.core.unsent_bytes += length;
+        self.core.pump(stream_id, now);
+        let is_blocked = self.core.streams.get(&stream_id).is_some_and(|stream| !stream.unsent.is_empty());
+        if is_blocked && self.core.unsent_bytes > self.core.limits.unsent_bytes_end {
+            frames::write_reset(&mut self.core.out, stream_id, CANCEL);
+            self.core.over(py, stream_id, Closed::Reset, "the client takes its responses too slowly")?;
+            return Ok(true);
+        }
+        Ok(!is_blocked || self.core.unsent_bytes <= self.core.limits.unsent_bytes_max)
+    }
+
+    /// End the call with this status, after what is unsent.
+    fn finish(&mut self, call: &Bound<'_, Call>, status: i64, message: &Bound<'_, PyString>, now: f64) -> PyResult<()> {
+        let text = message.call_method1("encode", ("utf-8", "replace"))?.extract::<PyBackedBytes>()?;
+        self.core.finish_stream(call.get().stream_id, status, &text, now);
+        Ok(())
+    }
+
+    /// Latest time for the next tick(); infinity without pending time-outs.
+    fn due(&self) -> f64 {
+        let limits = &self.core.limits;
+        let mut due = f64::INFINITY;
+        if !self.core.streams.is_empty() && self.core.pinged.is_none() {
+            due = self.core.heard + limits.keepalive_s;
+        }
+        if !self.core.has_preface {
+            due = due.min(self.core.started + limits.preface_s);
+        }
+        let since = [
+            (self.core.waiting_since, limits.frame_s),
+            (self.core.pinged, limits.keepalive_timeout_s),
+            (self.core.draining_since, limits.drain_s),
+        ];
+        for (since, seconds) in since {
+            if let Some(since) = since {
+                due = due.min(since + seconds);
+            }
+        }
+        match self.core.deadlines.peek() {
+            Some(Reverse(first)) => due.min(first.at),
+            None => due,
+        }
+    }
+
+    /// Do what is due: deadlines, limits of time, keep-alive. Send outgoing() afterwards.
+    fn tick(&mut self, py: Python<'_>, now: f64) -> PyResult<Vec<Py<PyAny>>> {
+        if self.core.is_closed {
+            return Ok(Vec::new());
+        }
+        let limits = &self.core.limits;
+        let is_past = |since: Option<f64>, seconds: f64| since.is_some_and(|since| now >= since + seconds);
+        if !self.core.has_preface && now >= self.core.started + limits.preface_s {
+            let reason = format!("no connection preface within {} s", general(py, limits.preface_s)?);
+            self.core.fail(py, Http2Fault::limit(PROTOCOL_ERROR, reason))?;
+        } else if is_past(self.core.waiting_since, limits.frame_s) {
+            let reason = format!("a frame or header block is incomplete for {} s", general(py, limits.frame_s)?);
+            self.core.fail(py, Http2Fault::limit(ENHANCE_YOUR_CALM, reason))?;
+        } else if is_past(self.core.pinged, limits.keepalive_timeout_s) {
+            let reason = format!("no answer to a PING within {} s", general(py, limits.keepalive_timeout_s)?);
+            self.core.fail(py, Http2Fault::limit(NO_ERROR, reason))?;
+        } else if self.core.draining_since.is_some() && (self.core.streams.is_empty() || is_past(self.core.draining_since, limits.drain_s)) {
+            self.core.end(py, "the server is shutting down")?;
+        } else {
+            self.tick_calls(py, now)?;
+            if !self.core.streams.is_empty() && self.core.pinged.is_none() && now >= self.core.heard + self.core.limits.keepalive_s {
+                self.core.pinged = Some(now);
+                frames::write(&mut self.core.out, PING, 0, 0, &[PING_DATA]);
+            }
+        }
+        Ok(std::mem::take(&mut self.core.events))
+    }
+
+    /// Tell the peer to use another connection; calls that are open continue for at most `drain_s`.
+    fn go_away(&mut self, py: Python<'_>, now: f64) -> PyResult<()> {
+        if self.core.is_closed || self.core.draining_since.is_some() {
+            return Ok(());
+        }
+        self.core.draining_since = Some(now);
+        if self.core.has_preface {
+            self.core.write_goaway(NO_ERROR, "the server is shutting down");
+        }
+        if self.core.streams.is_empty() { self.core.end(py, "the server is shutting down") } else { Ok(()) }
+    }
+
+    /// The transport is gone: end all calls.
+    #[pyo3(signature = (now, reason="the connection is lost"))]
+    fn lost(&mut self, py: Python<'_>, now: f64, reason: &str) -> PyResult<Vec<Py<PyAny>>> {
+        let _ = now; // as in the reference implementation, for which no time matters either
+        self.core.end(py, reason)?;
+        Ok(std::mem::take(&mut self.core.events))
+    }
+}
+
+impl Http2Connection {
+    fn go(&mut self, py: Python<'_>, data: &[u8], now: f64) -> PyResult<Vec<Py<PyAny>>> {
+        self.core.has_more = false;
+        let mut input = std::mem::take(&mut self.core.input);
+        let received: &[u8] = if input.is_empty() {
+            data
+        } else {
+            input.extend_from_slice(data);
+            &input
+        };
+        let mut rest = received;
+        if !self.core.has_preface && !self.core.take_preface(py, &mut rest)? {
+            self.core.input = rest.to_vec();
+            return Ok(std::mem::take(&mut self.core.events));
+        }
+        match self.core.take_frames(py, &mut rest, now) {
+            Ok(()) => {}
+            Err(Stop::Fault(fault)) => self.core.fail(py, fault)?,
+            Err(Stop::Python(error)) => return Err(error),
+        }
+        if !self.core.is_closed {
+            if rest.is_empty() && !self.core.scanner.is_in_block() {
+                self.core.waiting_since = None;
+            } else if self.core.waiting_since.is_none() {
+                self.core.waiting_since = Some(now);
+            }
+            self.core.input = if input.is_empty() {
+                rest.to_vec()
+            } else {
+                let used = input.len() - rest.len();
+                if used == input.len() {
+                    Vec::new()
+                } else {
+                    input.drain(..used);
+                    input
+                }
+            };
+        }
+        Ok(std::mem::take(&mut self.core.events))
+    }
+
+    fn tick_calls(&mut self, py: Python<'_>, now: f64) -> PyResult<()> {
+        for _ in 0..DEADLINES_AT_ONCE {
+            if self.core.deadlines.peek().is_none_or(|Reverse(first)| first.at > now) {
+                break;
+            }
+            let Some(Reverse(due)) = self.core.deadlines.pop() else { break };
+            let stream_id = due.stream_id;
+            let Some(stream) = self.core.streams.get(&stream_id) else { continue };
+            let call = stream.call.get();
+            let waits_for_request = !(stream.is_half_closed || stream.may_idle || stream.is_finishing);
+            if call.deadline.is_some_and(|deadline| now >= deadline) {
+                self.core.abandon(py, stream_id, DEADLINE_EXCEEDED, "the deadline has passed", now)?;
+            } else if waits_for_request && now >= call.started + self.core.limits.request_s {
+                let text = format!("no whole request within {} s", general(py, self.core.limits.request_s)?);
+                self.core.abandon(py, stream_id, DEADLINE_EXCEEDED, &text, now)?;
+            } else if let Some(since) = stream.blocked_since {
+                let until = since + self.core.limits.window_s;
+                if now < until {
+                    self.core.note_time(until, stream_id);
+                    continue;
+                }
+                frames::write_reset(&mut self.core.out, stream_id, CANCEL);
+                let text = format!("the client opened no window for {} s", general(py, self.core.limits.window_s)?);
+                self.core.over(py, stream_id, Closed::Reset, &text)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,43 @@
+"""The native HTTP/2 core and Python's: the short form of tests/fuzz/http2_differential.py, and which one a broker takes."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from aerobee.broker.fastpath.choice import choose_backend
+from aerobee.grpc.call import Event
+from aerobee.grpc.frame_scanner import PREFACE, SETTINGS
+from aerobee.grpc.http2_connection import Http2Connection
+from tests.fuzz.http2_differential import LIMITS, Client, Disagreement, Pair, run
+from tests.unit.grpc.raw_peer import frame
+
+native = pytest.importorskip("aerobee_native")
+ROUNDS = 250
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_both_cores_agree_on_conversations(seed: int) -> None:
+    done, open_count = run(ROUNDS, 1_000 + seed, [Http2Connection, native.Http2Connection])
+    assert done == ROUNDS
+    assert 0 < open_count < ROUNDS, "some connections last, and some end"
+
+
+class Deaf(Http2Connection):
+    """Loses the last event of each read."""
+
+    def receive(self, data: bytes, now: float) -> list[Event]:
+        return super().receive(data, now)[:-1]
+
+
+def test_a_lost_event_is_seen() -> None:
+    pair = Pair([Http2Connection, Deaf], LIMITS[0], 0.0)
+    client = Client(random.Random(1), is_calm=True)
+    with pytest.raises(Disagreement, match="after receive"):
+        pair.do("receive", PREFACE + frame(SETTINGS) + client.call() + client.call(), 0.0)
+
+
+def test_a_broker_takes_the_core_of_its_backend() -> None:
+    assert choose_backend().make_http2 is native.Http2Connection
+    assert choose_backend("python").make_http2 is None
