@@ -22,6 +22,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Literal, get_args
 
@@ -51,6 +52,7 @@ COMPRESSION_LZ4 = 0x100
 COMPRESSION_ZSTD = 0x200
 COMPRESSION_ZLIB = 0x300  # 0 means zlib too, written by clients before 5.0
 
+HOSTS_KEPT = 4_096  # addresses that are packed already
 PROPERTIES_BYTES_MAX = 32_767
 BATCH_ENTRY_HEAD = struct.Struct(">iiiii")  # of a message in a batch: size, magic, crc, flag, body size
 BATCH_ENTRY_BYTES_MIN = BATCH_ENTRY_HEAD.size + 2
@@ -459,6 +461,7 @@ def wants_to_wait(pairs: Mapping[str, str]) -> bool:
     return wait is None or wait == "true" or wait.lower() == "true"
 
 
+@lru_cache(HOSTS_KEPT)  # each message of a connection has the same two
 def pack_host(ip: str, port: int) -> bytes:
     """Pack an address: 4 or 16 bytes of IP and an int32 port. An IPv4-mapped IPv6 address becomes IPv4."""
     address = ipaddress.ip_address(ip)
