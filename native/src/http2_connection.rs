@@ -12,12 +12,13 @@ use pyo3::types::{PyBytes, PyDict, PyString};
 
 use crate::grpc_message::message_head;
 use crate::http2_call::Call;
-use crate::http2_core::{Core, FRAME_BYTES_AT_FIRST, Stop};
+use crate::http2_core::{Core, Stop};
 use crate::http2_frame::{self as frames, CANCEL, DATA, ENHANCE_YOUR_CALM, Http2Fault, NO_ERROR, PING, PROTOCOL_ERROR};
 use crate::http2_names::{DEADLINE_EXCEEDED, general};
 use crate::http2_stream::Closed;
 
 const DEADLINES_AT_ONCE: usize = 512;
+const OUT_BYTES_KEPT: usize = 4_096; // of an idle connection, for what it sends next
 const PING_DATA: &[u8; 8] = b"aerobee\0";
 
 #[pyclass(module = "aerobee_native")]
@@ -59,7 +60,7 @@ impl Http2Connection {
         let goaway = std::mem::take(&mut self.core.goaway);
         self.core.out.extend_from_slice(&goaway);
         let found = PyBytes::new(py, &self.core.out);
-        if self.core.out.capacity() > 16 * FRAME_BYTES_AT_FIRST as usize {
+        if self.core.out.capacity() > OUT_BYTES_KEPT {
             self.core.out = Vec::new();
         } else {
             self.core.out.clear();

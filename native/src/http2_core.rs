@@ -25,7 +25,7 @@ const STATUS_MESSAGE_BYTES_MAX: usize = 1_024;
 const LAST_STREAM_ID: u32 = (1 << 31) - 1;
 const CLOSED_STREAMS_MAX: usize = 1_024; // remembered, so that late frames of them are recognised
 const WINDOW_BYTES_AT_FIRST: u32 = 65_535;
-pub const FRAME_BYTES_AT_FIRST: u32 = 16_384;
+const FRAME_BYTES_AT_FIRST: u32 = 16_384;
 
 static RESPONSE_HEADERS: LazyLock<Vec<u8>> = LazyLock::new(|| {
     block(&[(":status", b"200"), ("content-type", CONTENT_TYPE), ("grpc-accept-encoding", ACCEPTED_ENCODINGS.as_bytes())])

@@ -7,9 +7,11 @@ import gc
 import struct
 import tracemalloc
 
+import pytest
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 
+from aerobee.broker.fastpath.choice import NATIVE, PYTHON, VARIABLE
 from aerobee.testing import LocalCluster
 from tests.integration.grpc.client import SERVICE
 from tests.integration.grpc.test_receive_message import receive_request
@@ -17,6 +19,7 @@ from tests.waiting import wait_until
 
 WARM, COUNT = 50, 300
 BYTES_MAX = 4_096  # each, with its stream, its pop and its deadline
+NATIVE_BYTES = 640  # of it in Rust's memory, which tracemalloc does not see: a stream of 200 bytes, its deadlines, slack of a tree
 
 
 def requests(client: H2Connection, first: int, count: int) -> bytes:
@@ -43,7 +46,11 @@ def requests(client: H2Connection, first: int, count: int) -> bytes:
     return client.data_to_send()
 
 
-async def test_a_waiting_call_takes_at_most_4_kib() -> None:
+@pytest.mark.parametrize("backend", [PYTHON, NATIVE])
+async def test_a_waiting_call_takes_at_most_4_kib(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if backend == NATIVE:
+        pytest.importorskip("aerobee_native")
+    monkeypatch.setenv(VARIABLE, backend)
     client = H2Connection(H2Configuration(client_side=True))
     client.initiate_connection()
     warm, measured = requests(client, 0, WARM), requests(client, WARM, COUNT)
@@ -64,6 +71,6 @@ async def test_a_waiting_call_takes_at_most_4_kib() -> None:
             taken, _ = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-        assert taken / COUNT <= BYTES_MAX
+        assert taken / COUNT <= BYTES_MAX - (NATIVE_BYTES if backend == NATIVE else 0)
         writer.close()
         await wait_until(lambda: waiting.count == 0)
