@@ -409,7 +409,7 @@ def check(pick: random.Random, makers: list[MakeHttp2], *, first: bytes | None =
         if core.is_closed:
             return False
         if first is None:
-            step = b"".join(client.step() for _ in range(pick.choice((1, 1, 1, 5))))
+            step = b"".join(client.step() for _ in range(pick.choice((*[1] * 40, *[5] * 12, 300))))
             pending += damaged(step, pick) if step and pick.random() < hurt else step
         while pending and not core.is_closed:
             size = pick.choice((len(pending), len(pending), 1, 9, 100, 5_000))
