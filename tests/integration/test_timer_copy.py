@@ -189,7 +189,7 @@ async def test_nothing_is_copied_while_the_log_may_be_another_one(
     asked: list[object] = []
     ask = TimerCopy._copy_next
 
-    async def counted(copy: TimerCopy, master: str) -> bool:
+    async def counted(copy: TimerCopy, master: str) -> float:
         asked.append(copy)
         return await ask(copy, master)
 

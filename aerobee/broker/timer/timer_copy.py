@@ -13,6 +13,10 @@ log had. A RocketMQ master sends no units: the slave records its read time, and 
 
 While units are written it is None, and the older config/timercheck is valid: units of the timer log behind its position
 are not used. A cut of the log ends both (Timers.log_cut, after_cut.py).
+
+Memory is bounded by one answer (UNITS_MAX units): the units of each answer are written before the next request. So the
+chain of a slot that the wheel's parts split has another order here than at the master, the oldest unit first within each
+part. No reader depends on it: messages are ordered by due time and physical offset (waiting_slot.py).
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ from aerobee.broker.timer.timer_saver import TimerSaver
 from aerobee.broker.timer.timer_statement import (
     POSITION,
     SOURCE,
+    UNITS_MAX,
     WALK,
     WHEEL_FIRST,
     TimerStatement,
@@ -45,11 +50,14 @@ from aerobee.store.timer.timer_checkpoint import (
     decode_timer_checkpoint,
 )
 from aerobee.store.timer.timer_files import TimerFiles
-from aerobee.store.timer.timer_log import TimerUnit
+from aerobee.system_names import WHEEL_TIMER_TOPIC
 
 log = logging.getLogger(__name__)
 
 INTERVAL_S = 1.0
+# After an answer that has no units, or that begins the wheel. A wheel of empty slots has some 150 answers, and a master may
+# send them for ever.
+EMPTY_PAUSE_S = 0.02
 ERROR_PAUSE_S = 10.0  # after an error of this broker's disk, the copy starts over
 REACH_WAIT_S = 5.0  # for this log to reach the end that the master's log had
 REACH_LOOK_S = 0.02
@@ -82,9 +90,7 @@ class TimerCopy:
         self._source = 0  # number of the timer log that the files copy; 0: the copy starts over
         self._position = 0  # behind the last of them, in the master's timer log
         self._walk = ""  # while the master's wheel is read: where its next part begins
-        self._slot: list[
-            TimerUnit
-        ] = []  # of the last slot that was read, which may continue: the newest first
+        self._walked = 0  # units of the wheel that were read
         self._forgotten = 0  # number of forget() calls
         self._counts_at_s = float("-inf")
         self._trouble = ""
@@ -102,7 +108,7 @@ class TimerCopy:
     def forget(self) -> None:
         """The files are not, or no longer, a copy of the master's."""
         self.checkpoint, self._source = None, 0
-        self._walk, self._slot = "", []
+        self._walk, self._walked = "", 0
         self._forgotten += 1
 
     def take(self) -> TimerCheckpoint | None:
@@ -123,8 +129,8 @@ class TimerCopy:
         while True:
             pause_s = INTERVAL_S
             try:
-                if is_following() and await self._copy_next(master):
-                    pause_s = 0.0
+                if is_following():
+                    pause_s = await self._copy_next(master)
                 self._trouble = ""
             except (StoreError, OSError) as error:
                 self.forget()
@@ -144,8 +150,10 @@ class TimerCopy:
             self._trouble = str(error)
             log.warning("the timers of the master at %s are not copied: %s; trying again", master, error)
 
-    async def _copy_next(self, master: str) -> bool:
-        """Copy one answer; whether the master has more. Raises AerobeeError, OSError."""
+    async def _copy_next(self, master: str) -> float:
+        """Copy one answer; seconds until the next request: fewer than INTERVAL_S when the master has more. Raises
+        AerobeeError, OSError.
+        """
         fields = {SOURCE: str(self._source), POSITION: str(self._position)}
         if self._walk:
             fields[WALK] = self._walk
@@ -156,7 +164,7 @@ class TimerCopy:
         if statement is None and SOURCE not in (reply.ext or {}):
             await self._copy_read_time(master, reply.body)
         if statement is None or not await self._has_reached(statement.log_end) or self._forgotten != known:
-            return False
+            return INTERVAL_S
         if statement.wheel == WHEEL_FIRST:
             await self._start_over(statement.source, statement.position)
         elif (statement.source, statement.position) != (self._source, self._position):
@@ -166,9 +174,9 @@ class TimerCopy:
                 f"{asked_for} was requested, {statement.source} from {statement.position} on came"
             )
         if not await self._take(statement):
-            return False
+            return INTERVAL_S
         if not statement.is_whole:
-            return True
+            return 0.0 if statement.units and statement.wheel != WHEEL_FIRST else EMPTY_PAUSE_S
         copied = CopiedFrom(source=self._source, position=self._position, log_end=statement.log_end)
         self.checkpoint = replace(
             statement.checkpoint, log_flushed=self._files.log.end, copied_from=copied, is_closed=False
@@ -176,7 +184,7 @@ class TimerCopy:
         await self._copy_counts(master)
         if self.checkpoint is not None:
             self._saver.save_copied(self.checkpoint, has_units=bool(statement.units))
-        return False
+        return INTERVAL_S
 
     async def _copy_read_time(self, master: str, body: bytes) -> None:
         """Record the time up to which a RocketMQ master has delivered its timers. Its deliveries do not say which
@@ -223,35 +231,38 @@ class TimerCopy:
             return False
         units = statement.timer_units()
         if statement.wheel:
-            units = self._whole_slots(units, is_last=not statement.walk)
+            self._count_walked(len(units))
+            units.reverse()  # a chain is read from its newest unit on
         if units:
             self.checkpoint = None
         known = self._forgotten
         precision_ms, read_time_ms = self._files.precision_ms, statement.checkpoint.read_time_ms
         for begin in range(0, len(units), UNITS_PER_STEP):
-            some = units[begin : begin + UNITS_PER_STEP]
-            self._files.take([unit for unit in some if unit.slot_time + precision_ms > read_time_ms])
+            some = [
+                unit
+                for unit in units[begin : begin + UNITS_PER_STEP]
+                if unit.slot_time + precision_ms > read_time_ms
+            ]
+            self._files.take(some, is_of_wheel=bool(statement.wheel))
             await asyncio.sleep(0)
             if self._forgotten != known:
                 return False
         self._position, self._walk = statement.next_position, statement.walk
         return True
 
-    def _whole_slots(self, units: list[TimerUnit], *, is_last: bool) -> list[TimerUnit]:
-        """Return the units of the slots that are complete, slot after slot, each slot's oldest unit first. `units` are
-        the wheel's next units.
+    def _count_walked(self, count: int) -> None:
+        """A wheel has a unit of each pending message; a crash of a RocketMQ broker leaves some of them twice. Raises
+        MalformedFrame.
         """
-        whole: list[TimerUnit] = []
-        precision_ms = self._files.precision_ms
-        for unit in units:
-            if self._slot and unit.slot_time // precision_ms != self._slot[-1].slot_time // precision_ms:
-                whole += reversed(self._slot)
-                self._slot = []
-            self._slot.append(unit)
-        if is_last:
-            whole += reversed(self._slot)
-            self._slot = []
-        return whole
+        queue = self._store.queues.get((WHEEL_TIMER_TOPIC, 0))
+        messages = queue.max_offset if queue is not None else 0
+        self._walked += count
+        if self._walked > 2 * messages + UNITS_MAX:
+            walked = self._walked
+            self.forget()
+            raise MalformedFrame(
+                f"the master's timer wheel has {walked} units or more, and the timer topic {messages} messages"
+            )
 
     async def _copy_counts(self, master: str) -> None:
         """How many messages wait for each topic: for people, so now and then is enough."""

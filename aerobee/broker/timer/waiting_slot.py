@@ -32,7 +32,9 @@ class WaitingSlot:
         values that its unit does not contain.
         """
         self.time_ms = time_ms
-        self.rolls: list[int] = []  # physical offsets of messages to store again for a later slot
+        # Physical offsets of messages to store again for a later slot, the oldest last, as they are taken from the end:
+        # a slave's chain may have another order than its master's.
+        self.rolls: list[int] = []
         self.deleted: set[str] = set()  # keys of messages that are not delivered
         self._chain = chain
         self._latest_ms = latest_ms
@@ -57,6 +59,7 @@ class WaitingSlot:
                 return False
         self._chain = None
         heapq.heapify(self._heap)
+        self.rolls.sort(reverse=True)
         return True
 
     def _take(self, unit: TimerUnit) -> None:

@@ -312,10 +312,13 @@ class TimerFiles:
         yield from self.log.clearing()
         self._synced = 0
 
-    def take(self, units: Sequence[TimerUnit]) -> None:
-        """Add units of another broker's timer log, in its order: one without a previous unit begins a new chain of its slot. Raises
-        StoreFull; some of them are added then.
+    def take(self, units: Sequence[TimerUnit], *, is_of_wheel: bool = False) -> None:
+        """Add units of another broker's timer log, in its order: one without a previous unit begins a new chain of its slot. Units of
+        its wheel have any order, and continue the chain of their slot. Raises StoreFull; some of them are added then.
         """
+        if is_of_wheel:
+            self._add_all(units)
+            return
         begin = 0
         run_slots: set[int] = set()
         for number, unit in enumerate(units):

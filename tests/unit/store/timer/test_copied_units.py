@@ -123,16 +123,11 @@ def test_a_wheel_that_changes_while_it_is_read_is_copied_whole(
     slave, _ = make_files(-seed - 1, 4096)
     for _ in range(rng.randrange(0, 40)):
         master.step()
-    until, begin, slot = master.files.log.end, WalkPosition(), list[TimerUnit]()
+    until, begin = master.files.log.end, WalkPosition()
     while True:
         part = walk(master.files, begin, read_time_ms=master.read_time_ms, until=until)
-        for each in part.units:
-            if slot and each.slot_time // 1000 != slot[-1].slot_time // 1000:
-                slave.take(slot[::-1])
-                slot = []
-            slot.append(each)
+        slave.take(part.units[::-1], is_of_wheel=True)
         if part.following is None:
-            slave.take(slot[::-1])
             break
         begin = decode_walk_position(part.following.encode())
         if rng.random() < 0.5:
