@@ -42,6 +42,8 @@ class ConsoleConfig:
     """proxies whose headers are trusted"""
     plan_file: Path | None = None
     """a plan of `aerobee spark placement` to show"""
+    prometheus_url: str = ""
+    """a Prometheus server that scrapes the brokers, for charts over a day and a month"""
     refresh_s: float = 2.0
     """interval between two snapshots of the cluster while a page is open"""
 
@@ -50,6 +52,8 @@ class ConsoleConfig:
             raise ConfigError(f"the console's port is {self.port}, must be 0 to 65535")
         if self.refresh_s < 0.2:
             raise ConfigError(f"the console's refresh interval is {self.refresh_s} s, must be at least 0.2 s")
+        if self.prometheus_url and not self.prometheus_url.startswith(("http://", "https://")):
+            raise ConfigError(f"--prometheus is {self.prometheus_url!r}, must begin with http:// or https://")
         if self.user_header and self.users_file is None:
             raise ConfigError("--user-header needs --users, the file with the roles of the users")
         if not self.has_login and not is_loopback(self.host):

@@ -31,10 +31,12 @@ from aerobee.clock import Clock, SystemClock
 from aerobee.console.access import COOKIE, SESSION_S, Access, Session
 from aerobee.console.actions import Actions
 from aerobee.console.audit import Audit
+from aerobee.console.charts import Charts
 from aerobee.console.cluster_users import ClusterUsers
 from aerobee.console.config import ConsoleConfig
 from aerobee.console.fair_share import FairShare
 from aerobee.console.placement_view import PlacementView
+from aerobee.console.prometheus import Prometheus
 from aerobee.console.snapshot import Snapshot
 from aerobee.console.tail import Tails
 from aerobee.console.users import Role
@@ -71,7 +73,9 @@ class ConsoleServer:
         self._refusals = Refusals()
         self.snapshot = Snapshot(self._admin, self._clock, config.refresh_s)
         self._placement = PlacementView(self._admin, self._clock, config.nameserver, config.plan_file)
-        self._views = Views(self._admin, self.snapshot, self._clock, self._placement)
+        self._prometheus = Prometheus(config.prometheus_url, self._clock) if config.prometheus_url else None
+        charts = Charts(self.snapshot.history, self._clock, self._prometheus)
+        self._views = Views(self._admin, self.snapshot, self._clock, self._placement, charts)
         self._actions = Actions(self._admin, self._producer, self._clock, config.nameserver)
         self._tails = Tails(self._admin)
         self._streams = FairShare(lambda: STREAMS_MAX)
@@ -131,6 +135,8 @@ class ConsoleServer:
         await self._tails.stop()
         await self.snapshot.stop()
         await listener.stop()
+        if self._prometheus is not None:
+            await self._prometheus.close()
         await self._producer.close()
         await self._admin.close()
 

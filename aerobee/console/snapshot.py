@@ -1,7 +1,8 @@
 """A snapshot of the cluster, shared by all pages: a thousand open tabs cost the brokers as much as one.
 
 A refresh reads the runtime information of each broker, and the state of some topics and groups, those whose data are oldest, so
-that a cluster of 5,000 topics is read in slices. While no page is open, the console sends no requests.
+that a cluster of 5,000 topics is read in slices. Before the first page is opened the console sends no requests. While no page is
+open any more it reads the brokers, and the topics and groups whose history is kept, every IDLE_S, so that charts have no gaps.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -16,6 +18,7 @@ from typing import Any, TypeVar
 from aerobee.client import Admin
 from aerobee.client.base.results import BrokerInfo, ConsumerProgress, QueueProgress
 from aerobee.clock import Clock
+from aerobee.console.history import CLUSTER, History, Kind
 from aerobee.errors import AerobeeError
 from aerobee.message import DLQ_PREFIX, RETRY_PREFIX
 from aerobee.monitoring.lag_state import LagState, Sample, Verdict, Window, drain_s, extended, judge, worst
@@ -25,7 +28,12 @@ from aerobee.words import plural
 log = logging.getLogger(__name__)
 CALLS_AT_ONCE = 8
 ASKED_MAX = 100  # topics, and groups, of one refresh
-WATCHED_S = 30.0  # refreshes stop this long after the last request of a page
+WATCHED_S = 30.0  # refreshes become rare this long after the last request of a page
+IDLE_S = 15.0  # interval of refreshes while no page is open
+IDLE_MAX = 20  # topics, and groups, of one refresh while no page is open
+TOP_MAX = 20  # busiest topics, and groups with the highest lag, whose history is kept
+ON_PAGE_S = 15.0  # a chart requested within this time is on an open page: its item is read in each refresh
+RATE_S = 10.0  # rates of consumption are means over at least this: consumers commit every 5 s
 FIRST_S = 10.0
 NAMES_S = 10.0  # interval of reading the names of topics and groups
 T = TypeVar("T")
@@ -42,6 +50,7 @@ class TopicLook:
     rate: float | None = None
     last_ms: int = 0
     looked_s: float = float("-inf")
+    out: float | None = None  # messages consumed per second, by all groups that were read
 
 
 @dataclass(slots=True)
@@ -59,6 +68,30 @@ class GroupLook:
     drain_s: float | None = None
     windows: dict[tuple[str, str, int], Window] = field(default_factory=dict)
     looked_s: float = float("-inf")
+    meters: dict[str, Meter] = field(default_factory=dict)  # by topic
+
+
+@dataclass(slots=True)
+class Meter:
+    """Rates of one group in one topic, from the sums of its committed and end offsets over at least RATE_S."""
+
+    samples: list[tuple[float, int, int]] = field(default_factory=list)  # time, committed, end
+    lag: int = 0
+    consumed: float | None = None
+    produced: float | None = None
+
+    def add(self, at_s: float, committed: int, end: int) -> None:
+        """Add a reading. An offset that decreased (a reset, a deleted queue) begins the measurement again."""
+        self.lag = max(0, end - committed)
+        if self.samples and (committed < self.samples[-1][1] or end < self.samples[-1][2]):
+            self.samples.clear()
+        self.samples.append((at_s, committed, end))
+        while len(self.samples) > 2 and at_s - self.samples[1][0] >= RATE_S:
+            del self.samples[0]
+        first_s, first_committed, first_end = self.samples[0]
+        if at_s - first_s >= RATE_S:
+            self.consumed = (committed - first_committed) / (at_s - first_s)
+            self.produced = (end - first_end) / (at_s - first_s)
 
 
 class Snapshot:
@@ -77,6 +110,11 @@ class Snapshot:
         self._system: frozenset[str] = frozenset()
         self._shown_topics: set[str] = set()
         self._shown_groups: set[str] = set()
+        self._on_page: dict[
+            tuple[Kind, str], float
+        ] = {}  # charts of open pages: monotonic time of the last request
+        self._readers: dict[str, list[GroupLook]] = {}  # by topic
+        self.history = History()
         self.number = 0  # of refreshes
         self.brokers: list[dict[str, Any]] = []
         self.topics: dict[str, TopicLook] = {}
@@ -105,6 +143,12 @@ class Snapshot:
         """As shown_topics(), for groups."""
         self._shown_groups.update(names)
 
+    def charted(self, kind: Kind, name: str) -> None:
+        """Record that a page shows the charts of an item: its history is kept, and each refresh reads it."""
+        if kind in (Kind.TOPIC, Kind.GROUP) and name in (self.topics if kind is Kind.TOPIC else self.groups):
+            self.history.keep(kind, name)
+            self._on_page[kind, name] = self._clock.monotonic()
+
     async def next(self, number: int) -> None:
         """Return after the next refresh following number `number`."""
         async with self._changed:
@@ -120,11 +164,12 @@ class Snapshot:
 
     async def _run(self) -> None:
         while True:
+            is_idle = False
             if self._clock.monotonic() - self._asked_s > WATCHED_S:
                 self._wake.clear()
-                await self._wake.wait()
+                is_idle = await self._idle()
             try:
-                await self.look()
+                await (self._look_idle() if is_idle else self.look())
                 self.error = ""
             except AerobeeError as error:
                 self.error = str(error)
@@ -134,6 +179,15 @@ class Snapshot:
             await self._announce()
             await asyncio.sleep(self._refresh_s)
 
+    async def _idle(self) -> bool:
+        """Wait for a request of a page. True: there was none for IDLE_S, after at least one page before."""
+        try:
+            async with asyncio.timeout(IDLE_S if self.number else None):
+                await self._wake.wait()
+        except TimeoutError:
+            return True
+        return False
+
     async def _announce(self) -> None:
         async with self._changed:
             self.number += 1
@@ -142,17 +196,73 @@ class Snapshot:
     async def look(self) -> None:
         """Refresh: read all brokers, and a slice of topics and groups. The first refresh publishes names before their numbers."""
         now_s = self._clock.monotonic()
-        infos = await self._admin.brokers()
-        self.brokers = [row for row in await self._each(infos, self._broker) if row is not None]
+        await self._look_at_brokers()
         if now_s - self._named_s >= NAMES_S:
             await self._names()
             if self._named_s == float("-inf"):
                 self.error = ""
                 await self._announce()
             self._named_s = now_s
-        await self._each(_due(self.topics, self._shown_topics), self._topic)
-        await self._each(_due(self.groups, self._shown_groups), self._group)
+        on_page = {item: at_s for item, at_s in self._on_page.items() if at_s >= now_s - ON_PAGE_S}
+        self._on_page = on_page
+        of_kind = {of: {name for kind, name in on_page if kind is of} for of in Kind}
+        await self._look_at(
+            _due(self.topics, self._shown_topics, of_kind[Kind.TOPIC]),
+            _due(self.groups, self._shown_groups, of_kind[Kind.GROUP]),
+        )
+
+    async def _look_idle(self) -> None:
+        """Refresh while no page is open: read what charts need."""
+        await self._look_at_brokers()
+        topics = [self.topics[name] for name in self.history.kept(Kind.TOPIC) if name in self.topics]
+        groups = [self.groups[name] for name in self.history.kept(Kind.GROUP) if name in self.groups]
+        await self._look_at(
+            heapq.nsmallest(IDLE_MAX, topics, key=lambda each: each.looked_s),
+            heapq.nsmallest(IDLE_MAX, groups, key=lambda each: each.looked_s),
+        )
+
+    async def _look_at_brokers(self) -> None:
+        infos = await self._admin.brokers()
+        self.brokers = [row for row in await self._each(infos, self._broker) if row is not None]
+        _compare_logs(self.brokers)
+
+    async def _look_at(self, topics: list[TopicLook], groups: list[GroupLook]) -> None:
+        await self._each(groups, self._group)
+        self._readers = defaultdict(list)
+        for group in self.groups.values():
+            for topic in group.topics:
+                self._readers[topic].append(group)
+        await self._each(topics, self._topic)
         self.at_ms = self._clock.now_ms()
+        self._record()
+
+    def _record(self) -> None:
+        """Record the numbers of the cluster and of its brokers, and keep the history of the busiest topics and groups."""
+        at_s, groups = self.at_ms / 1000, list(self.groups.values())
+        for row in self.brokers:
+            self.history.keep(Kind.BROKER, row["address"])
+            self.history.record(Kind.BROKER, row["address"], at_s, _broker_numbers(row))
+        for topic in heapq.nlargest(
+            TOP_MAX, (each for each in self.topics.values() if each.rate), key=lambda each: each.rate or 0
+        ):
+            self.history.keep(Kind.TOPIC, topic.name)
+        for group in heapq.nlargest(
+            TOP_MAX, (each for each in groups if each.lag), key=lambda each: each.lag or 0
+        ):
+            self.history.keep(Kind.GROUP, group.name)
+        numbers = [_broker_numbers(row) for row in self.brokers if not row.get("error")]
+
+        def of_all(metric: str, reduced: Callable[[list[float]], float]) -> float | None:
+            known = [value for each in numbers if (value := each[metric]) is not None]
+            return reduced(known) if known else None
+
+        sums = {metric: of_all(metric, sum) for metric in ("in", "out", "connections")}
+        most = {metric: of_all(metric, max) for metric in ("put_p50", "put_p99", "disk", "behind")}
+        lags = [each.lag for each in groups if each.lag is not None]
+        late = [each.late_ms for each in groups if each.late_ms is not None]
+        of_groups = {"lag": float(sum(lags)) if lags else None, "late": float(max(late)) if late else None}
+        self.history.keep(Kind.CLUSTER, CLUSTER)
+        self.history.record(Kind.CLUSTER, CLUSTER, at_s, sums | most | of_groups)
 
     async def _names(self) -> None:
         names = await self._admin.topics()
@@ -199,7 +309,13 @@ class Snapshot:
             "in_tps": _first(runtime.get("putTps", "")),
             "out_tps": _first(runtime.get("getTransferredTps", "")),
             "disk": _number(runtime.get("commitLogDiskRatio", "")),
+            "put_p50_ms": _number(runtime.get("putLatency50", "")),
             "put_p99_ms": _number(runtime.get("putLatency99", "")),
+            "get_p50_ms": _number(runtime.get("getLatency50", "")),
+            "get_p99_ms": _number(runtime.get("getLatency99", "")),
+            "connections": _number(runtime.get("connections", "")),
+            "log_end": _number(runtime.get("commitLogMaxOffset", "")),
+            "behind_bytes": _number(runtime.get("haBehind", "")),
             "loop_wait_ms": _number(runtime.get("loopWaitMaxMs", "")),
             "today_in": _number(runtime.get("msgPutTotalTodayNow", "")),
             "boot_ms": _number(runtime.get("bootTimestamp", "")),
@@ -210,6 +326,25 @@ class Snapshot:
         now_s, end = self._clock.monotonic(), sum(row.max_offset for row in stats)
         if look.looked_s > float("-inf") and now_s > look.looked_s:
             look.rate = max(0, end - look.end) / (now_s - look.looked_s)
+            at_s = self._clock.now_ms() / 1000
+            self.history.record(
+                Kind.TOPIC, look.name, at_s, {"in": look.rate}, at_s - (now_s - look.looked_s)
+            )
+        readers = self._readers.get(look.name, [])
+        meters = [meter for each in readers if (meter := each.meters.get(look.name)) is not None]
+        consumed = [each.consumed for each in meters if each.consumed is not None]
+        look.out = sum(consumed) if consumed else None
+        late = [each.late_ms for each in readers if each.late_ms is not None]
+        self.history.record(
+            Kind.TOPIC,
+            look.name,
+            self._clock.now_ms() / 1000,
+            {
+                "out": look.out,
+                "lag": float(sum(each.lag for each in meters)) if meters else None,
+                "late": float(max(late)) if late else None,
+            },
+        )
         look.queues, look.end, look.looked_s = len(stats), end, now_s
         look.messages = sum(row.max_offset - row.min_offset for row in stats)
         look.last_ms = max((row.last_update_ms for row in stats), default=0)
@@ -226,6 +361,31 @@ class Snapshot:
         look.lag = sum(max(0, row.lag) for row in progress.queues) if progress.queues else None
         self._judge(look, progress)
         look.late_ms = await self._late_ms(progress)
+        self._measure(look, progress)
+
+    def _measure(self, look: GroupLook, progress: ConsumerProgress) -> None:
+        """Update the rates of a group in each topic, and record those of the group."""
+        now_s = self._clock.monotonic()
+        sums: dict[str, tuple[int, int]] = {}
+        for row in progress.queues:
+            committed, end = sums.get(row.queue.topic, (0, 0))
+            sums[row.queue.topic] = committed + max(0, row.consumer_offset), end + row.broker_offset
+        look.meters = {topic: look.meters.get(topic) or Meter() for topic in sums}
+        for topic, (committed, end) in sums.items():
+            look.meters[topic].add(now_s, committed, end)
+        consumed = [each.consumed for each in look.meters.values() if each.consumed is not None]
+        produced = [each.produced for each in look.meters.values() if each.produced is not None]
+        self.history.record(
+            Kind.GROUP,
+            look.name,
+            self._clock.now_ms() / 1000,
+            {
+                "in": sum(produced) if produced else None,
+                "out": sum(consumed) if consumed else None,
+                "lag": look.lag,
+                "late": look.late_ms,
+            },
+        )
 
     def _judge(self, look: GroupLook, progress: ConsumerProgress) -> None:
         now_ms = round(self._clock.monotonic() * 1000)
@@ -287,13 +447,40 @@ class Snapshot:
 Look = TypeVar("Look", TopicLook, GroupLook)
 
 
-def _due(looks: Mapping[str, Look], shown: set[str]) -> list[Look]:
-    """The next ASKED_MAX items: first those that a page shows without numbers, then the oldest. Empties `shown`."""
-    unknown = {name for name in shown if name in looks and looks[name].looked_s == float("-inf")}
+def _due(looks: Mapping[str, Look], shown: set[str], charted: set[str]) -> list[Look]:
+    """The next ASKED_MAX items: first those with charts on a page, and those that a page shows without numbers, then the oldest.
+
+    Empties `shown`."""
+    first = charted | {name for name in shown if name in looks and looks[name].looked_s == float("-inf")}
     shown.clear()
     return heapq.nsmallest(
-        ASKED_MAX, looks.values(), key=lambda each: (each.name not in unknown, each.looked_s)
+        ASKED_MAX, looks.values(), key=lambda each: (each.name not in first, each.looked_s)
     )
+
+
+def _compare_logs(rows: Iterable[dict[str, Any]]) -> None:
+    """Set how many bytes of its master's log each slave lacks, where the slave does not report it."""
+    ends = {row["name"]: row.get("log_end") for row in rows if row["role"] == "master"}
+    for row in rows:
+        end, own = ends.get(row["name"]), row.get("log_end")
+        if row["role"] == "slave" and row.get("behind_bytes") is None and end is not None and own is not None:
+            row["behind_bytes"] = max(0.0, end - own)
+
+
+def _broker_numbers(row: Mapping[str, Any]) -> dict[str, float | None]:
+    """The numbers of a broker for its charts."""
+    disk = row.get("disk")
+    return {
+        "in": row.get("in_tps"),
+        "out": row.get("out_tps"),
+        "put_p50": row.get("put_p50_ms"),
+        "put_p99": row.get("put_p99_ms"),
+        "get_p50": row.get("get_p50_ms"),
+        "get_p99": row.get("get_p99_ms"),
+        "disk": None if disk is None or disk < 0 else 100 * disk,
+        "connections": row.get("connections"),
+        "behind": row.get("behind_bytes"),
+    }
 
 
 def topic_row(look: TopicLook) -> dict[str, Any]:
@@ -302,6 +489,7 @@ def topic_row(look: TopicLook) -> dict[str, Any]:
         "queues": look.queues,
         "messages": look.messages,
         "rate": look.rate,
+        "out": look.out,
         "last_ms": look.last_ms,
         "is_known": look.looked_s > float("-inf"),
     }

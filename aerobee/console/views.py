@@ -8,6 +8,8 @@ from typing import Any
 
 from aerobee.client import Admin, ReceivedMessage
 from aerobee.clock import MS_PER_DAY, Clock
+from aerobee.console.charts import Charts
+from aerobee.console.history import CLUSTER, Kind
 from aerobee.console.placement_view import PlacementView
 from aerobee.console.snapshot import Snapshot, group_row, topic_row
 from aerobee.errors import (
@@ -37,13 +39,17 @@ Query = Mapping[str, str]
 class Views:
     """Reads from the snapshot, or from the brokers what the snapshot does not contain."""
 
-    def __init__(self, admin: Admin, snapshot: Snapshot, clock: Clock, placement: PlacementView) -> None:
+    def __init__(
+        self, admin: Admin, snapshot: Snapshot, clock: Clock, placement: PlacementView, charts: Charts
+    ) -> None:
         self._admin = admin
+        self._charts = charts
         self._placement = placement
         self._snapshot = snapshot
         self._clock = clock
         self.paths = {
             "overview": self.overview,
+            "charts": self.charts,
             "topics": self.topics,
             "topic": self.topic,
             "groups": self.groups,
@@ -62,6 +68,19 @@ class Views:
 
     async def overview(self, query: Query) -> dict[str, Any]:
         return self._snapshot.overview()
+
+    async def charts(self, query: Query) -> dict[str, Any]:
+        """The charts `of` the cluster, or of the broker (an address), topic or group `name`, over the last `range`."""
+        try:
+            kind = Kind(query.get("of", Kind.CLUSTER.value))
+        except ValueError:
+            raise UsageError(f"of is {query['of']!r}, must be cluster, broker, topic or group") from None
+        name = CLUSTER if kind is Kind.CLUSTER else needed(query, "name")
+        self._snapshot.charted(kind, name)
+        rows = self._snapshot.brokers
+        broker_name = next((row["name"] for row in rows if row["address"] == name), "")
+        clusters = {row["cluster"] for row in rows}
+        return await self._charts.document(kind, name, query.get("range", "10m"), clusters, broker_name)
 
     async def topics(self, query: Query) -> dict[str, Any]:
         wanted, offset, count = query.get("filter", "").lower(), number(query, "offset", 0), _page(query)

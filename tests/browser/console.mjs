@@ -74,7 +74,26 @@ const steps = {
     await open("overview", "Overview");
     await page.locator("td", { hasText: "orders" }).first().waitFor();
     await page.waitForFunction(() => /\d/.test(document.querySelector(".tiles").textContent));
+    await page.locator("figure.chart path.line").first().waitFor();
     await check("overview", { shot: true });
+    // By keyboard and as a table.
+    const plot = page.getByRole("slider", { name: /^Messages/ });
+    await plot.focus();
+    await page.keyboard.press("Home");
+    assert.match(await plot.getAttribute("aria-valuetext"), /^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d: In (no value|[\d.,]+\/s)/);
+    const first = await plot.getAttribute("aria-valuetext");
+    await page.keyboard.press("ArrowRight");
+    assert.notEqual(await plot.getAttribute("aria-valuetext"), first);
+    await page.keyboard.press("Escape");
+    assert.match(await plot.getAttribute("aria-valuetext"), /^now: /);
+    await page.locator("figure.chart summary").first().click();
+    await page.locator("figure.chart td", { hasText: /\/s$/ }).first().waitFor();
+    await page.getByRole("button", { name: "1m", exact: true }).click();
+    await page.waitForFunction(() => document.querySelector(".charts-head [aria-pressed=true]").textContent === "1m");
+    await page.getByRole("button", { name: "1d", exact: true }).click({ force: true }); // needs --prometheus: nothing happens
+    assert.equal(await page.locator(".charts-head [aria-pressed=true]").textContent(), "1m");
+    await check("charts-as-tables");
+    await page.getByRole("button", { name: "10m", exact: true }).click();
   },
   async brokers() {
     await open("brokers", "Brokers");
@@ -82,6 +101,11 @@ const steps = {
     assert.ok((await page.locator("td", { hasText: /^slave$/ }).count()) >= 1);
     await page.waitForFunction(() => /\d\/s/.test(document.querySelector("main").textContent));
     await check("brokers", { shot: true });
+    await page.locator("main tbody a").first().click();
+    await page.locator("main h1", { hasText: "Broker " }).waitFor();
+    await page.locator("figure.chart path.line").first().waitFor();
+    await page.locator("figure.chart h3", { hasText: "Latency of sends" }).waitFor();
+    await check("broker", { shot: true });
   },
   async topics() {
     await open("topics", "Topics");

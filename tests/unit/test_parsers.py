@@ -59,6 +59,7 @@ REASONS = {
     "access/closed.py": FILE,
     "access/users.py": FILE,
     "console/users.py": FILE,
+    "console/prometheus.py": "DOCUMENT_BYTES_MAX, standard JSON only",
     "console/server.py": "aiohttp's client_max_size, standard JSON only",
     "monitoring/page.py": "what it packed itself",
     "ha/packed.py": "MessagePack, at the speed of C, of a length that its callers bound",

@@ -124,6 +124,7 @@ class Ports:
     def runtime_info(self) -> dict[str, str]:
         """Keys for GET_BROKER_RUNTIME_INFO (28)."""
         return {
+            "connections": str(len(self.main.connections) + len(self.vip.connections)),
             "refusedConnections": str(self.main.refused_count + self.vip.refused_count),
             **self.watch.runtime_info(),
             "slowPeersClosed": str(self.main.too_slow_count + self.vip.too_slow_count),

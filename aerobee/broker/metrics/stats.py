@@ -342,6 +342,8 @@ class BrokerStats:
     def own_info(self) -> dict[str, str]:
         """Keys of 28 that RocketMQ does not have."""
         return {
+            "putLatency50": f"{self.put_latency.percentile_ms(0.5):.2f}",
+            "getLatency50": f"{self.get_latency.percentile_ms(0.5):.2f}",
             "getLatency99": f"{self.get_latency.percentile_ms(0.99):.2f}",
             "getLatency999": f"{self.get_latency.percentile_ms(0.999):.2f}",
         }

@@ -12,7 +12,7 @@ const PAGES = [
   ["transactions", "Transactions", work.transactions], ["timers", "Timers", work.timers], ["settings", "Settings", work.settings], ["send", "Send and watch", work.send],
   ["access", "Access", access.access], ["placement", "Placement", access.placement],
 ];
-const BELOW = { topic: ["topics", pages.topic], group: ["groups", pages.group] };
+const BELOW = { broker: ["brokers", pages.broker], topic: ["topics", pages.topic], group: ["groups", pages.group] };
 const main = document.getElementById("main");
 let current = { number: 0, update: null, leave: null };
 let stream = null;

@@ -1,13 +1,15 @@
-// Read-only pages: overview, brokers, topics, groups, messages, trace, why. Each is (parameters, element) -> update?
+// Read-only pages: overview, brokers, a broker, topics, groups, messages, trace, why. Each is (parameters, element) -> update?
 
 import { act } from "./action.js";
 import { get } from "./api.js";
 import { messageCard } from "./body.js";
-import { count, counted, failure, field, h, link, moment, paged, rate, route, span, state, table, tiles, timeZone, typedMoment } from "./parts.js";
+import { charts } from "./charts.js";
+import { count, counted, failure, field, h, link, moment, number, paged, rate, route, span, state, table, tiles, timeZone, typedMoment, version } from "./parts.js";
 
 const topicColumns = [
   ["Topic", (row) => link(row.name, "topic", { name: row.name })],
   ["In", (row) => rate(row.rate), "number"],
+  ["Out", (row) => rate(row.out), "number"],
   ["Stored", (row) => (row.is_known ? count(row.messages) : "–"), "number"],
   ["Queues", (row) => (row.is_known ? row.queues : "–"), "number"],
   ["Last message", (row) => moment(row.last_ms)],
@@ -22,7 +24,7 @@ const groupColumns = [
   ["Members", (row) => row.members, "number"],
 ];
 const brokerColumns = [
-  ["Broker", (row) => row.name],
+  ["Broker", (row) => link(row.name, "broker", { address: row.address })],
   ["Role", (row) => row.role],
   ["Id", (row) => row.id, "number"],
   ["Address", (row) => row.address],
@@ -35,6 +37,7 @@ const brokerColumns = [
 ];
 
 export async function overview(parameters, place) {
+  const history = charts("cluster");
   const draw = (look) => {
     const isWell = !look.error && look.brokers.length && look.brokers.every((each) => !each.error) && !look.not_ok.length;
     place.replaceChildren(
@@ -48,6 +51,7 @@ export async function overview(parameters, place) {
       ),
       h("h2", {}, "Needs attention"),
       table("Consumer groups whose state is not OK", groupColumns, look.not_ok, "Every consumer group is OK or not yet observed for long enough."),
+      history.element,
       h("h2", {}, "Highest lag"),
       table("Consumer groups by lag time", groupColumns, look.late, "No lag."),
       h("h2", {}, "Busiest topics"),
@@ -57,7 +61,8 @@ export async function overview(parameters, place) {
     );
   };
   draw(await get("overview"));
-  return draw;
+  await history.start();
+  return async (look) => { draw(look); await history.update(); };
 }
 
 export async function brokers(parameters, place) {
@@ -65,6 +70,29 @@ export async function brokers(parameters, place) {
   const draw = (look) => place.replaceChildren(h("h1", {}, "Brokers"), table("Brokers, their roles and rates", columns, look.brokers, "No broker is registered."));
   draw(await get("overview"));
   return draw;
+}
+
+export async function broker(parameters, place) {
+  const history = charts("broker", parameters.address);
+  const draw = (look) => {
+    const row = look.brokers.find((each) => each.address === parameters.address);
+    if (!row) {
+      place.replaceChildren(h("h1", {}, `Broker ${parameters.address || ""}`), h("p", {}, "No broker is registered at this address."));
+      return;
+    }
+    const known = (value, unit) => (value === null || value === undefined || value < 0 ? "–" : number(value, unit, true));
+    place.replaceChildren(
+      h("h1", {}, `Broker ${row.name}, ${row.role}`),
+      ...(row.error ? [failure(new Error(row.error))] : []),
+      h("div", { class: "bar" }, h("span", { class: "soft" }, `${row.address} in ${row.cluster}, ${version(row.version) || "version unknown"}, since ${moment(row.boot_ms)}`), link("Settings", "settings", { broker: row.address })),
+      tiles(["In", rate(row.in_tps)], ["Out", rate(row.out_tps)], ["Send p99", known(row.put_p99_ms, "ms")],
+        ["Disk", row.disk === null || row.disk === undefined || row.disk < 0 ? "–" : known(100 * row.disk, "%")], ["Connections", known(row.connections, "")],
+        ...(row.role === "slave" ? [["Replication lag", known(row.behind_bytes, "bytes")]] : [])),
+      history.element);
+  };
+  draw(await get("overview"));
+  await history.start();
+  return async (look) => { draw(look); await history.update(); };
 }
 
 export async function topics(parameters, place) {
@@ -80,11 +108,14 @@ export async function topics(parameters, place) {
 
 export async function topic(parameters, place) {
   const found = await get("topic", { name: parameters.name });
+  const history = charts("topic", found.name);
   place.replaceChildren(
     h("h1", {}, `Topic ${found.name}`),
     h("div", { class: "bar" }, link("Send and watch", "send", { topic: found.name }), link("Find messages", "messages", { topic: found.name }),
       act("admin", "Delete", `Delete topic ${found.name}`, "topic-delete", { topic: found.name }, { danger: true, confirm: found.name, done: () => { location.hash = route("topics"); } })),
-    table("Queues", [
+    history.element,
+    h("h2", {}, "Queues"),
+    table(counted(found.queues.length, "queue"), [
       ["Broker", (row) => row.broker], ["Queue", (row) => row.queue_id, "number"], ["First", (row) => count(row.min_offset), "number"],
       ["End", (row) => count(row.max_offset), "number"], ["Stored", (row) => count(row.max_offset - row.min_offset), "number"], ["Last message", (row) => moment(row.last_ms)],
     ], found.queues),
@@ -96,6 +127,8 @@ export async function topic(parameters, place) {
       ["Permission", (row) => ({ 2: "write", 4: "read", 6: "read and write" })[row.perm] || row.perm], ["Ordered", (row) => (row.order ? "yes" : "no")],
     ], found.settings),
   );
+  await history.start();
+  return history.update;
 }
 
 export async function groups(parameters, place) {
@@ -107,6 +140,7 @@ export async function groups(parameters, place) {
 export async function group(parameters, place) {
   const name = parameters.name;
   const found = await get("group", { name });
+  const history = charts("group", name);
   const topicNames = [...new Set(found.queues.map((row) => row.topic).filter((each) => !each.startsWith("%")))];
   const topicInput = h("select", {}, topicNames.map((each) => h("option", {}, each)));
   const to = h("input", { type: "text", value: "earliest", "aria-describedby": "to-help" });
@@ -115,6 +149,8 @@ export async function group(parameters, place) {
     found.look ? h("p", {}, state(found.look.state), " ", found.look.reason) : h("p", {}, "The state of this group is not known yet."),
     h("div", { class: "bar" }, link("Why?", "why", { group: name }), link("Dead letters", "dlq", { group: name })),
     found.conflicts.length ? failure(new Error(`Members have different subscriptions, so they miss messages: ${found.conflicts.map((each) => `${each.client_id} subscribes to ${each.expression} of ${each.topic}, ${each.other_client_id} to ${each.other_expression}`).join("; ")}`)) : h("span"),
+    history.element,
+    h("h2", {}, "Queues"),
     table("Queues and their owners", [
       ["Topic", (row) => link(row.topic, "topic", { name: row.topic })], ["Broker", (row) => row.broker], ["Queue", (row) => row.queue_id, "number"],
       ["Committed", (row) => count(row.committed), "number"], ["End", (row) => count(row.end), "number"], ["Lag", (row) => count(row.lag), "number"],
@@ -134,6 +170,8 @@ export async function group(parameters, place) {
       act("operator", "Preview", `Reset offsets of ${name}`, "reset", () => ({ group: name, topic: topicInput.value, to: typedMoment(to.value) }))),
     h("p", { id: "to-help", class: "soft" }, "earliest, latest, offset:120, +100 or -100 (relative to the committed offset), 2026-11-21T10:00:00 (", timeZone(), "), or 15m for 15 minutes ago"),
   );
+  await history.start();
+  return history.update;
 }
 
 export async function messages(parameters, place) {

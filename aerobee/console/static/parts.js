@@ -43,6 +43,32 @@ export function span(ms) {
   return `${Math.floor(seconds / 86400)} d ${Math.floor((seconds % 86400) / 3600)} h`;
 }
 
+// A number with its unit, short enough for an axis; `exact`: with more digits.
+export function number(value, unit, exact = false) {
+  if (value === null || value === undefined) return "–";
+  if (unit === "bytes") {
+    let at = 0;
+    let left = value;
+    while (left >= 1024 && at < 4) { left /= 1024; at += 1; }
+    return `${at === 0 ? Math.round(left) : left.toFixed(exact ? 1 : 0)} ${["B", "KiB", "MiB", "GiB", "TiB"][at]}`;
+  }
+  if (unit === "ms") return value >= 1000 ? span(value) : `${value >= 10 || Number.isInteger(value) ? Math.round(value) : value.toFixed(exact ? 2 : 1)} ms`;
+  if (unit === "%") return `${value >= 10 || Number.isInteger(value) ? Math.round(value) : value.toFixed(1)} %`;
+  const short = exact ? (value >= 100 || Number.isInteger(value) ? count(value) : value.toFixed(1))
+    : value >= 1e9 ? `${trimmed(value / 1e9)} G` : value >= 1e6 ? `${trimmed(value / 1e6)} M` : value >= 1e4 ? `${trimmed(value / 1e3)} k` : trimmed(value);
+  return unit === "/s" ? `${short}/s` : short;
+}
+
+function trimmed(value) {
+  return String(Number(value.toFixed(value < 10 ? 1 : 0)));
+}
+
+// RocketMQ writes "V5_5_0".
+export function version(text) {
+  const found = /^V(\d+)_(\d+)_(\d+)(.*)$/.exec(text || "");
+  return found ? `${found[1]}.${found[2]}.${found[3]}${found[4].replaceAll("_", "-").toLowerCase()}` : text;
+}
+
 export function moment(ms) {
   if (!ms || ms < 0) return "–";
   const local = new Date(ms - new Date(ms).getTimezoneOffset() * 60000);

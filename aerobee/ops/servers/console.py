@@ -44,6 +44,14 @@ ClientHeader = Annotated[
         help="Header in which a proxy passes the browser's address, for example X-Forwarded-For.",
     ),
 ]
+PlanFile = Annotated[
+    Path | None,
+    typer.Option("--plan", metavar="FILE", help="Show this plan of `aerobee spark placement`."),
+]
+PrometheusUrl = Annotated[
+    str,
+    typer.Option("--prometheus", metavar="URL", help="Prometheus server for charts over a day and a month."),
+]
 
 
 def console(
@@ -80,10 +88,8 @@ def console(
             "--proxy", metavar="ADDRESS", help="Proxy whose headers are trusted (default 127.0.0.1)."
         ),
     ] = None,
-    plan: Annotated[
-        Path | None,
-        typer.Option("--plan", metavar="FILE", help="Show this plan of `aerobee spark placement`."),
-    ] = None,
+    plan: PlanFile = None,
+    prometheus: PrometheusUrl = "",
     hash_password: Annotated[
         bool, typer.Option("--hash-password", help="Prompt for a password, print its hash, and exit.")
     ] = False,
@@ -114,6 +120,7 @@ def console(
         "user_header": user_header,
         "client_header": client_header,
         "plan_file": plan,
+        "prometheus_url": prometheus,
         "listen_descriptor": listen_descriptor,
         **({"proxy_addresses": tuple(proxy)} if proxy else {}),
     }
