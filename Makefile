@@ -11,7 +11,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help up quick test docs check style types unit simulated integrated native simulation interop interop-groups interop-stores interop-clients spark spark-demo wheel chart console compose kubernetes grafana bench bench-kinds bench-quick clean
+.PHONY: help up quick test docs check style types unit simulated integrated native simulation interop interop-groups interop-stores interop-clients spark spark-demo wheel chart console compose kubernetes grafana oldest bench bench-kinds bench-quick clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,7p'
@@ -143,6 +143,10 @@ kubernetes: native
 grafana: native
 	scripts/setup-grafana
 	$(PYTEST) -q tests/deploy/test_grafana.py
+
+# The bridges in aerobee/contrib with the lowest versions of their frameworks.
+oldest: native
+	$(BIN)/python scripts/test-oldest
 
 # Beside RocketMQ, Redis and NATS on this machine; see bench/README.md. Nothing else should run meanwhile.
 BENCH := $(BIN)/python bench

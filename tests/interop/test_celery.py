@@ -10,7 +10,7 @@ import kombu
 from celery import Celery
 
 import aerobee.contrib.celery  # noqa: F401 - registers aerobee://
-from tests.integration.contrib.celery_worker import WITHIN_S, Worker, until
+from tests.integration.contrib.celery_worker import WITHIN_S, Worker, until, worker_environment
 from tests.interop.rocketmq import Cluster, Driver
 
 
@@ -18,14 +18,8 @@ def test_worker_runs_tasks_and_returns_them_when_killed(
     cluster: Cluster, driver: Driver, tmp_path: Path
 ) -> None:
     """Names of tasks, because this process has another application than the worker."""
-    (tmp_path / "results").mkdir()
     notes, gate = tmp_path / "notes", tmp_path / "gate"
-    host = driver.unique("v")
-    environment = {
-        "CELERY_TEST_BROKER": f"aerobee://{cluster.namesrv}/{host}",
-        "CELERY_TEST_BACKEND": f"file://{tmp_path / 'results'}",
-        "CELERY_TEST_NOTES": str(notes),
-    }
+    environment = worker_environment(tmp_path, cluster.namesrv, driver.unique("v"))
     app = Celery(broker=environment["CELERY_TEST_BROKER"], backend=environment["CELERY_TEST_BACKEND"])
     app.conf.update(
         task_default_queue="shop", broker_transport_options={"visibility_timeout": 4, "queue_count": 2}

@@ -20,7 +20,7 @@ app.conf.update(
     worker_prefetch_multiplier=2,
     worker_hijack_root_logger=False,
     broker_connection_retry_on_startup=True,
-    broker_transport_options={"visibility_timeout": 4, "queue_count": 2},
+    broker_transport_options={"visibility_timeout": 4, "queue_count": 2, "max_redeliveries": 3},
 )
 # Files that tasks write, one line for each call.
 NOTES = Path(os.environ["CELERY_TEST_NOTES"])
@@ -60,7 +60,30 @@ def fail() -> None:
     raise ValueError("as wanted")
 
 
+@app.task(acks_on_failure_or_timeout=False)
+def fail_unacknowledged() -> None:
+    raise ValueError("as wanted")
+
+
+@app.task(time_limit=1)
+def hang() -> None:
+    while True:
+        time.sleep(1)
+
+
 @app.task(bind=True)
+def note_run(self: Any) -> None:
+    note(f"ran {self.request.id}")
+
+
+@app.task(bind=True, reject_on_worker_lost=True)
+def die(self: Any) -> None:
+    """Kill the pool's process at each call."""
+    note(f"started {self.request.id}")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.task(bind=True, reject_on_worker_lost=True)
 def wait_for(self: Any, path: str) -> bool:
     """Note the start, and return when the file exists: whether this was a redelivery."""
     note(f"started {self.request.id}")

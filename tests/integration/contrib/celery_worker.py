@@ -24,6 +24,16 @@ def until(condition: Callable[[], bool], what: str, *, within_s: float = WITHIN_
         time.sleep(0.02)
 
 
+def worker_environment(directory: Path, nameserver: str, virtual_host: str = "") -> dict[str, str]:
+    """What celery_app reads: the broker, results in files of `directory`, and notes there."""
+    (directory / "results").mkdir()
+    return {
+        "CELERY_TEST_BROKER": f"aerobee://{nameserver}/{virtual_host}",
+        "CELERY_TEST_BACKEND": f"file://{directory / 'results'}",
+        "CELERY_TEST_NOTES": str(directory / "notes"),
+    }
+
+
 class Worker:
     """`with Worker(directory, environment) as worker`: one worker with its pool, ended with the block."""
 
@@ -72,8 +82,8 @@ class Worker:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
 
-    def stop(self) -> int:
-        """Warm shutdown, as by an operator; returns the exit code."""
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Warm shutdown by SIGTERM, cold by SIGQUIT, as by an operator; returns the exit code."""
         assert self._process is not None
-        self._process.terminate()
+        self._process.send_signal(number)
         return self._process.wait(WITHIN_S)

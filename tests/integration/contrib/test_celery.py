@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,42 +10,9 @@ import pytest
 from celery import chain, chord, group
 from celery.exceptions import TimeoutError as ResultTimeout
 
-from aerobee.testing import ThreadedCluster
 from tests.integration.contrib.celery_worker import WITHIN_S, Worker, until
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("celery")
-
-
-@pytest.fixture(scope="module")
-def environment(directory: Path) -> Iterator[dict[str, str]]:
-    (directory / "results").mkdir()
-    with ThreadedCluster() as cluster:
-        yield {
-            "CELERY_TEST_BROKER": f"aerobee://{cluster.nameserver_address}/",
-            "CELERY_TEST_BACKEND": f"file://{directory / 'results'}",
-            "CELERY_TEST_NOTES": str(directory / "notes"),
-        }
-
-
-@pytest.fixture(scope="module")
-def tasks(environment: dict[str, str]) -> Iterator[Any]:
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in environment.items():
-            patch.setenv(name, value)
-        module = importlib.import_module("tests.integration.contrib.celery_app")
-        yield module
-        module.app.close()
-
-
-@pytest.fixture(scope="module")
-def worker(directory: Path, environment: dict[str, str], tasks: Any) -> Iterator[Worker]:
-    with Worker(directory, environment) as found:
-        yield found
 
 
 def test_task_returns_its_result(tasks: Any, worker: Worker) -> None:
