@@ -828,7 +828,8 @@ async def test_what_was_not_confirmed_before_a_restart_is_not_seen_until_it_is(g
     await group.sent(a, [b"1"])
     await wait_until(lambda: group.members() == {1, 2}, timeout_s=60)
     await wait_until(lambda: a.store.max_offset("t", 0) == 1, timeout_s=60)
-    a.store._checkpointing.sync_all()
+    checkpoints = a.store._files.checkpoints
+    await wait_until(lambda: checkpoints.current.confirm_offset == a.store.log.end, timeout_s=60)
     assert b.controllers is not None
     stopped = b.controllers.agent.mode._follower
     stopped._acknowledge = lambda connection: None  # type: ignore[method-assign]  # it replicates without acknowledging

@@ -73,9 +73,7 @@ class QueueUpkeep:
                 # Thousands of syncs per second would slow down the log's flush; with fewer, recovery scans
                 # more of the log.
                 checkpoint = self._next_checkpoint(self._flusher.bound(self._log.end))
-                await asyncio.get_running_loop().run_in_executor(
-                    self._executor, self._checkpoints.write, checkpoint
-                )
+                await self._in_thread(self._checkpoints.write, checkpoint)
                 continue
             thorough_at = now + self._config.flush_consume_queue_thorough_interval / 1000
             await self._flush()
@@ -112,18 +110,28 @@ class QueueUpkeep:
 
     async def _make_spares(self) -> None:
         """The next files ahead of their use: making one takes milliseconds, in which the loop would stand still."""
-        loop = asyncio.get_running_loop()
         try:
             if self._log.needs_spare():
-                await loop.run_in_executor(self._executor, self._log.make_spare)
+                await self._in_thread(self._log.make_spare)
             if self._flusher.index.needs_spare():
-                await loop.run_in_executor(
-                    self._executor, self._flusher.index.make_spare, self._clock.now_ms()
-                )
+                await self._in_thread(self._flusher.index.make_spare, self._clock.now_ms())
             if self._flusher.index.needs_map_in():
                 file = self._flusher.index.pin_newest()
-                future = loop.run_in_executor(self._executor, file.map_in)
-                future.add_done_callback(lambda _: self._flusher.index.unpin([file]))
-                await asyncio.shield(future)
+                try:
+                    await self._in_thread(file.map_in)
+                finally:
+                    self._flusher.index.unpin([file])
         except (StoreFull, OSError) as error:
             _logger.warning("the next file cannot be made yet: %s", error)
+
+    async def _in_thread(self, work: Callable[..., object], *arguments: object) -> None:
+        """Run it in the executor. A cancelled task waits for it, too: a checkpoint that is written after the truncation or the close that
+        cancelled the task would replace theirs.
+        """
+        future = asyncio.get_running_loop().run_in_executor(self._executor, work, *arguments)
+        try:
+            await asyncio.wait([future])
+        except asyncio.CancelledError:
+            await asyncio.wait([future])
+            raise
+        future.result()
