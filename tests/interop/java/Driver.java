@@ -358,6 +358,8 @@ public class Driver {
             consumer.subscribe(q.getString("topic"), q.containsKey("tags") ? q.getString("tags") : "*");
         }
         consumer.setPersistConsumerOffsetInterval(500);
+        // Without it a stop commits before it waits for listeners: what they have just been given comes again.
+        consumer.setAwaitTerminationMillisWhenShutdown(10_000);
         consumer.setMaxReconsumeTimes(q.getIntValue("max_reconsume", -1));
         String failBody = q.getString("fail_once");
         if (q.getBooleanValue("orderly")) {
