@@ -11,6 +11,8 @@ import pytest
 from tests.simulation.timer_world import MAX_DELAY_MS, World
 
 SEEDS = int(os.environ.get("AEROBEE_SEEDS", "60"))
+# A file of another length was in the way of the next one; zeros in the middle of the last unit were taken for a unit.
+SEEDS_THAT_FOUND_FAULTS = (75, 184, 283, 298)
 LIVES = 4
 
 
@@ -38,7 +40,7 @@ def damage(world: World, rng: random.Random) -> None:
     disk.replace_file(path, bytes(data))
 
 
-@pytest.mark.parametrize("seed", range(1, SEEDS + 1))
+@pytest.mark.parametrize("seed", sorted({*range(1, SEEDS + 1), *SEEDS_THAT_FOUND_FAULTS}))
 def test_no_timer_is_lost_or_comes_twice(seed: int) -> None:
     logging.disable(logging.CRITICAL)
     try:

@@ -199,7 +199,7 @@ MUTATIONS: dict[Callable[[], Mutation], int] = {
     torn_tail_is_trusted: 3,
     old_bytes_stay_behind_the_log: 8,
     checkpoint_ahead_of_the_data: 10,
-    checkpoint_before_the_queues_sync: 116,
+    checkpoint_before_the_queues_sync: 411,
     abort_file_is_not_written: 2,
     rename_without_fsync: 4,
     new_directories_are_not_synced: 2,

@@ -56,6 +56,11 @@ class TimerUnit(NamedTuple):
         return self.write_time + self.delay_ms
 
 
+def _is_unit(size: int, fields: Sequence[int]) -> bool:
+    """Whether 52 bytes can be a unit; `fields` are those of TimerUnit. No message has 0 bytes: zeros in the middle of a unit reach it."""
+    return size == UNIT_BYTES and 0 < fields[1] <= MAGIC_MAX and fields[5] > 0
+
+
 class _File:
     __slots__ = ("base", "mapped", "path", "reserved")
 
@@ -175,7 +180,7 @@ class TimerLog:
         if at + UNIT_BYTES > self.file_size:
             return None
         size, *fields = UNIT.unpack_from(file.mapped.buffer, at)
-        return TimerUnit(*fields) if size == UNIT_BYTES and 0 < fields[1] <= MAGIC_MAX else None
+        return TimerUnit(*fields) if _is_unit(size, fields) else None
 
     def piece(self, position: int, unit_count_max: int) -> tuple[bytes, int] | None:
         """Whole units from `position` on, as they are in the file, to the end of that file or of the log at most, and the position
@@ -216,7 +221,7 @@ class TimerLog:
                 data = file.mapped.read(at, at + whole) if whole > 0 else b""
                 ended = not whole
                 for size, *fields in UNIT.iter_unpack(data):
-                    if size != UNIT_BYTES or not 0 < fields[1] <= MAGIC_MAX:
+                    if not _is_unit(size, fields):
                         ended = True
                         break
                     yield file.base + at, TimerUnit(*fields)
@@ -298,6 +303,8 @@ class TimerLog:
             file.mapped.close()
             self._disk.remove(file.path)
             self._unsynced_names = True
+        if self.fault:
+            self._remove_what_load_left_out()
         self.end = end
         if not self._files:
             return
@@ -314,6 +321,15 @@ class TimerLog:
         for at in range(0, used, _RESERVE_STEP_BYTES):
             tail.mapped.rewrite(at, min(used, at + _RESERVE_STEP_BYTES))
             yield
+
+    def _remove_what_load_left_out(self) -> None:
+        """No unit of these files counts: they are behind the end. A file of another length would be in the way of the next one."""
+        loaded = {os.path.basename(file.path) for file in self._files}
+        for name in sorted(self._disk.list_dir(self._directory), reverse=True):
+            if len(name) == 20 and name.isdecimal() and name not in loaded:
+                self._disk.remove(os.path.join(self._directory, name))
+                self._unsynced_names = True
+        self.fault = ""
 
     def clear(self) -> None:
         """Delete every file, also what load() left out; the log is empty and begins at 0."""
