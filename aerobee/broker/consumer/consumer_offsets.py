@@ -21,11 +21,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from itertools import islice
 from typing import Any
 
 from aerobee.broker.state.bounds import Bounds
 from aerobee.broker.state.config_file import ConfigFile
+from aerobee.broker.state.newest_names import newest_names, newest_of_peer
 from aerobee.clock import Clock
 from aerobee.errors import MalformedFrame, StoreError
 from aerobee.remoting.body import json_fields
@@ -39,7 +39,6 @@ LOG_END = "aerobeeLogEnd"
 POP_BUFFER = "aerobeePopBuffer"
 CUT_OFF = "aerobeeCutOff"
 REMOVED = "aerobeeRemoved"
-REMOVED_MAX = 10_000  # maximum number of remembered removals: replicas copy them within seconds
 COUNT_KEY = "consumerOffsetNumsMax"
 COMMITS_PER_VERSION = 500  # consumerOffsetUpdateVersionStep: slaves compare the version, not each commit
 
@@ -287,8 +286,7 @@ class ConsumerOffsets:
     def _note_removed(self, name: str) -> None:
         number = max(self._clock.now_ms(), 1 + max(self.removed.values(), default=0))
         kept = {each: at for each, at in self.removed.items() if each != name}
-        found = {**kept, name: number}
-        self.removed = dict(islice(found.items(), max(0, len(found) - REMOVED_MAX), None))
+        self.removed = newest_names({**kept, name: number})
         self._dirty = True
 
     # --- persistence
@@ -531,8 +529,10 @@ def removed_of(fields: json_fields.Fields) -> dict[str, int] | None:
     """The removals in a file or a master's reply; None without any. Raises MalformedFrame."""
     if fields.get(REMOVED) is None:
         return None
-    told = islice(json_fields.mapping(fields, REMOVED).items(), REMOVED_MAX)
-    return {name: json_fields.as_integer(number, f"the removal of {name[:80]!r}") for name, number in told}
+    told = newest_of_peer(json_fields.mapping(fields, REMOVED))
+    return {
+        name: json_fields.as_integer(number, f"the removal of {name[:80]!r}") for name, number in told.items()
+    }
 
 
 def parse_offset_table(fields: json_fields.Fields, name: str) -> Table:

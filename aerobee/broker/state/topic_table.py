@@ -18,12 +18,12 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from itertools import islice
 from typing import Any
 
 from aerobee.broker.state.bounds import Bounds
 from aerobee.broker.state.config import PERM_INHERIT, PERM_READ, PERM_WRITE, BrokerConfig
 from aerobee.broker.state.config_file import ConfigFile
+from aerobee.broker.state.newest_names import newest_names, newest_of_peer
 from aerobee.broker.state.table_changes import TableChanges, Told
 from aerobee.clock import Clock
 from aerobee.errors import StoreError, UsageError, WireError
@@ -57,8 +57,6 @@ _ALWAYS_SYSTEM = NOT_SENDABLE | {
 RETRY_QUEUE_PERM = PERM_READ | PERM_WRITE
 COPIED_TO_FIELD = "aerobeeCopiedTo"
 DELETED_FIELD = "aerobeeDeleted"
-# maximum number of remembered deletions, the newest ones: replicas read them within seconds
-DELETED_MAX = 10_000
 COPIED_TO_INTERVAL_S = 60.0  # maximum time between a change of a slave's copied_to and its write to the file
 
 
@@ -531,8 +529,7 @@ class TopicTable:
         """The deletions with those of `topics`, the newest last."""
         end, names = self._log_end(), set(topics)
         kept = {topic: offset for topic, offset in deleted.items() if topic not in names}
-        found = {**kept, **dict.fromkeys(sorted(names), end)}
-        return dict(islice(found.items(), max(0, len(found) - DELETED_MAX), None))
+        return newest_names({**kept, **dict.fromkeys(sorted(names), end)})
 
     def _take_now(self, topics: dict[str, TopicConfig], configs: tuple[TopicConfig, ...]) -> None:
         self.topics, self.data_version = topics, self.data_version.next(self._clock.now_ms())
@@ -561,7 +558,7 @@ def deletions_of(value: object) -> dict[str, int] | None:
         return None
     found = {
         topic: end
-        for topic, end in islice(value.items(), DELETED_MAX)
+        for topic, end in newest_of_peer(value).items()
         if isinstance(topic, str) and type(end) is int and 0 <= end < 1 << 63
     }
     if len(found) < len(value):

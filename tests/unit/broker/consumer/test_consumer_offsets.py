@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
+from aerobee.broker.state import newest_names
 from aerobee.clock import ManualClock
 from aerobee.errors import StoreError
 from aerobee.remoting import fastjson
@@ -42,6 +43,23 @@ def test_commits_are_ignored_until_a_reset_is_taken() -> None:
     assert offsets.query("g", "T", 0) == 3
     assert offsets.take_reset("g", "T", 1) == 0
     assert not offsets.has_resets
+
+
+def test_removals_of_lmqs_push_out_no_topic_and_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(newest_names, "NEWEST_MAX", 2)
+    file = MemoryFile()
+    offsets = make(file)
+    for number in range(3):
+        offsets.remove_topic(f"T{number}")
+        offsets.remove_group(f"g{number}")
+        for each in range(3):
+            offsets.remove_topic(f"%LMQ%{number}-{each}")
+    names = ["T1@", "@g1", "T2@", "@g2", "%LMQ%2-1@", "%LMQ%2-2@"]
+    assert list(offsets.removed) == names
+    offsets.save()
+    again = make(file)
+    again.load()
+    assert list(again.removed) == names
 
 
 def test_the_file_has_rocketmqs_shape() -> None:

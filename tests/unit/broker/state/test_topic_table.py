@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from aerobee.broker.state import newest_names
 from aerobee.broker.state.config import BrokerConfig
 from aerobee.broker.state.config_file import ConfigFile
 from aerobee.broker.state.topic_table import TopicTable, deletions_of
@@ -84,6 +85,25 @@ async def test_replicas_hear_of_a_deleted_lmq_that_is_in_no_table(tmp_path: Path
     assert await topics.delete_async(("%LMQ%one",), queues_of=("%LMQ%one",)) == []
     assert topics.deleted == {"%LMQ%one": 0}
     assert topics.data_version.counter == version + 1
+
+
+async def test_deleted_lmqs_do_not_push_out_deleted_topics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(newest_names, "NEWEST_MAX", 3)
+    topics = table(tmp_path / "topics.json")
+    await topics.put_async(TopicConfig(f"T{number}") for number in range(4))
+    for number in range(4):
+        await topics.delete_async((f"T{number}",))
+        await topics.delete_async((), queues_of=[f"%LMQ%{number}-{each}" for each in range(3)])
+    assert list(topics.deleted) == ["T1", "T2", "T3", "%LMQ%3-0", "%LMQ%3-1", "%LMQ%3-2"]
+    again = table(tmp_path / "topics.json")
+    again.load()
+    assert again.deleted == topics.deleted
+    told = deletions_of({**dict.fromkeys(map(str, range(20)), 5), **topics.deleted})
+    assert told is not None
+    assert len(told) == 9, "as many as a master may keep, the newest ones"
+    assert told.items() >= topics.deleted.items()
 
 
 async def test_deletions_are_where_the_log_ends_when_the_topic_goes(tmp_path: Path) -> None:
