@@ -39,6 +39,9 @@ CORRELATION_ID = "CORRELATION_ID"
 
 POP_CK = "POP_CK"  # of a popped message: what its acknowledgement says
 
+# Sub-topic of a message of a LITE topic; lite_topic.py.
+LITE_TOPIC = "__LITE_TOPIC"
+
 # A batch in one record, and LMQs.
 INNER_PREFIX = "INNER_"
 INNER_NUM = "INNER_NUM"

@@ -189,6 +189,14 @@ def _heartbeat(request: RemotingCommand, cluster_name: str) -> Iterator[Need]:
         yield topic_or_group(name, SUB, SUB)
 
 
+def _lite_subscriptions(request: RemotingCommand, cluster_name: str) -> Iterator[Need]:
+    entries = _dicts(_body(request), "subscriptionSet")
+    for name in _names(entries, "group"):
+        yield Need(group(name), SUB)
+    for name in _names(entries, "topic"):
+        yield topic_or_group(name, SUB, SUB)
+
+
 def _locks(request: RemotingCommand, cluster_name: str) -> Iterator[Need]:
     body = _body(request)
     yield Need(group(str(body.get("consumerGroup", ""))), SUB)
@@ -252,7 +260,8 @@ RULES: dict[int, Rule] = {
     **dict.fromkeys((R.SEND_MESSAGE_V2, R.SEND_BATCH_MESSAGE, R.SEND_REPLY_MESSAGE_V2), _sends_to("b", "i")),
     R.RECALL_MESSAGE: _sends_to("topic"),
     R.END_TRANSACTION: _end_transaction, R.GET_ROUTEINFO_BY_TOPIC: _route,
-    R.PULL_MESSAGE: _consume, R.LITE_PULL_MESSAGE: _consume, R.POP_MESSAGE: _consume, R.PEEK_MESSAGE: _consume,
+    R.PULL_MESSAGE: _consume, R.LITE_PULL_MESSAGE: _consume, R.POP_MESSAGE: _consume, R.POP_LITE_MESSAGE: _consume,
+    R.LITE_SUBSCRIPTION_CTL: _lite_subscriptions, R.PEEK_MESSAGE: _consume,
     R.ACK_MESSAGE: _settle, R.CHANGE_MESSAGE_INVISIBLETIME: _settle, R.NOTIFICATION: _consume,
     R.BATCH_ACK_MESSAGE: _batch_ack, R.POLLING_INFO: _offset(SUB_OR_GET),
     R.HEART_BEAT: _heartbeat, R.UNREGISTER_CLIENT: _unregister, R.CHECK_CLIENT_CONFIG: _check_client,

@@ -34,6 +34,17 @@ MESSAGE_TYPES = (
     "LITE",
     "UNSPECIFIED",
 )  # its values
+# Attributes of lite topics: of their topic, and of the groups that consume them.
+LITE_EXPIRATION = (
+    "lite.topic.expiration"  # minutes without a message after which a lite topic is removed; -1: never
+)
+LITE_BIND_TOPIC = "lite.bind.topic"  # makes a lite group, of this topic
+LITE_MODEL = "lite.sub.model"
+LITE_SHARED, LITE_EXCLUSIVE = "Shared", "Exclusive"  # its values
+LITE_RESET_ON_EXCLUSION = "lite.sub.reset.offset.exclusive"
+LITE_RESET_ON_UNSUBSCRIBE = "lite.sub.reset.offset.unsubscribe"
+LITE_QUOTA = "lite.sub.client.quota"  # lite topics of one client
+LITE_WILDCARD = "lite.sub.wildcard"  # the group consumes every lite topic
 ACK_LEVEL_ATTRIBUTE = "ack.level"  # of a topic (Aerobee): when its sends are acknowledged
 ORDER_TOPIC_NAMESPACE = "ORDER_TOPIC_CONFIG"  # of the NameServers' KV configuration
 FAQ = (

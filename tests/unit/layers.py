@@ -13,6 +13,7 @@ LAYERS: dict[str, int] = {
     "thread_pool": 0,
     "message": 0,
     "property_names": 0,
+    "lite_topic": 0,
     "record_head": 0,
     "system_names": 0,
     "network": 0,

@@ -49,6 +49,7 @@ def serve_grpc(
                     pops=services.pops,
                     acks=services.acks,
                     send_backs=services.send_backs,
+                    lite=services.lite,
                     transactions=lambda: transactions.transaction_store.table,
                     handlers=serving.handlers,
                     gate=base.access.gate,

@@ -29,7 +29,7 @@ from aerobee.broker.assembly.call_parts import (
     replication_calls,
     request_modes,
 )
-from aerobee.broker.assembly.features import fast_path_kinds, make_features, pop_of
+from aerobee.broker.assembly.features import fast_path_kinds, lite_of, make_features, pop_of
 from aerobee.broker.assembly.foundation import Foundation
 from aerobee.broker.assembly.leading import Leading
 from aerobee.broker.assembly.ports import Ports
@@ -156,7 +156,7 @@ class Serving:
         self.features = make_features(self.parts)
         self._load_features()
         self.leading = self._make_leading()
-        self.services = make_services(self.parts, pop_of(self.features))
+        self.services = make_services(self.parts, pop_of(self.features), lite_of(self.features).service)
         self._pulls = pull_calls(self.parts, self.services)
         self.acting = self._make_acting() if self.controllers is None else None
         self.handlers: Mapping[int, Handler] = self._make_handlers()

@@ -12,6 +12,7 @@ from aerobee.access.gate import Gate
 from aerobee.broker.grpc.access import RpcAccess
 from aerobee.broker.grpc.client_rpcs import ClientRpcs
 from aerobee.broker.grpc.client_table import ClientTable
+from aerobee.broker.grpc.lite_rpcs import LiteRpcs
 from aerobee.broker.grpc.pop_rpcs import PopServices, make_pop_rpcs, make_renewals
 from aerobee.broker.grpc.pull_rpcs import PullRpcs
 from aerobee.broker.grpc.query_route import RouteRpcs
@@ -21,6 +22,7 @@ from aerobee.broker.grpc.send_message import SendRpc
 from aerobee.broker.grpc.session import GrpcSession
 from aerobee.broker.grpc.telemetry import Telemetry
 from aerobee.broker.grpc.transaction_rpcs import TransactionRpcs
+from aerobee.broker.lite.lite_service import LiteService
 from aerobee.broker.parts.parts import BrokerParts
 from aerobee.broker.pop.ack_service import AckService
 from aerobee.broker.pop.pop_service import PopService
@@ -38,7 +40,7 @@ from aerobee.remoting.peer import Handler
 
 # Messages, their system properties; properties of users are fields of their messages.
 NESTED_IN_SEND: Nested = {1: {3: {}}}
-NOT_SERVED = ("SyncLiteSubscription",)
+NOT_SERVED: tuple[str, ...] = ()
 
 
 class GrpcEndpoint:
@@ -72,6 +74,7 @@ def make_endpoint(
     pops: PopService,
     acks: AckService,
     send_backs: SendBackService,
+    lite: LiteService,
     transactions: Callable[[], TransactionTable],
     handlers: Mapping[int, Handler],
     gate: Gate,
@@ -82,7 +85,7 @@ def make_endpoint(
         make_rpcs(
             parts,
             sends=sends,
-            consuming=PopServices(pops=pops, acks=acks, send_backs=send_backs),
+            consuming=PopServices(pops=pops, acks=acks, send_backs=send_backs, lite=lite),
             transactions=transactions,
             handlers=handlers,
             gate=gate,
@@ -122,6 +125,7 @@ def make_rpcs(
         access=access,
         clock=parts.clock,
         note_producer=members.note_producer,
+        takes_lite=consuming.lite.is_enabled,
     )
     telemetry = Telemetry(
         clients=clients,
@@ -132,6 +136,7 @@ def make_rpcs(
         clock=parts.clock,
     )
     ends = TransactionRpcs(table=transactions, topics=parts.topics, requests=requests, access=access)
+    lites = LiteRpcs(lite=consuming.lite, clients=clients, renewals=renewals, access=access)
     pulls = PullRpcs(topics=parts.topics, requests=requests, access=access, clock=parts.clock)
     return (
         unary("QueryRoute", routes.query_route),
@@ -149,4 +154,5 @@ def make_rpcs(
         unary("UpdateOffset", pulls.update_offset),
         unary("GetOffset", pulls.get_offset),
         unary("QueryOffset", pulls.query_offset),
+        unary("SyncLiteSubscription", lites.synchronize),
     )
