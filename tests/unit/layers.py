@@ -14,6 +14,7 @@ LAYERS: dict[str, int] = {
     "message": 0,
     "property_names": 0,
     "lite_topic": 0,
+    "queue_choice": 0,
     "record_head": 0,
     "system_names": 0,
     "network": 0,

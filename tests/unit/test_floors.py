@@ -5,7 +5,7 @@
     layer 2   client/   ha/        access/
     layer 1   remoting/ store/  monitoring/  grpc/
     layer 0   errors.py clock.py message.py record_head.py property_names.py system_names.py lite_topic.py network.py config.py
-              metrics_config.py quick_init.py system.py
+              queue_choice.py metrics_config.py quick_init.py system.py
 
 Imports only go down, packages of one layer do not import each other, and inside `aerobee` nothing imports through a
 package's `__init__`, except what only layer 4 and users see.

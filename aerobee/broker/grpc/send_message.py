@@ -15,7 +15,6 @@ from aerobee.broker.grpc.access import RpcAccess
 from aerobee.broker.grpc.message_checks import check_message
 from aerobee.broker.grpc.message_form import stored_body, stored_properties
 from aerobee.broker.grpc.names import topic_name
-from aerobee.broker.grpc.queue_choice import group_queue
 from aerobee.broker.grpc.refusal import RpcRefused, safety_status, status, status_of
 from aerobee.broker.grpc.rpc import RpcContext
 from aerobee.broker.grpc.times import timestamp_ms
@@ -27,6 +26,7 @@ from aerobee.clock import Clock
 from aerobee.errors import AerobeeError
 from aerobee.grpc.proto import messages as pb
 from aerobee.message import DLQ_PREFIX, RETRY_PREFIX, TRANSACTION_PREPARED, encode_properties
+from aerobee.queue_choice import group_queue
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.protocol import TYPE_ATTRIBUTE
