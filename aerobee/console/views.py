@@ -164,6 +164,7 @@ class Views:
                     "address": each.address,
                     "language": each.language,
                     "version": each.version,
+                    "protocol": each.protocol,
                 }
                 for each in (online.connections if online else ())
             ],

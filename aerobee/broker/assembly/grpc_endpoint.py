@@ -54,6 +54,7 @@ def serve_grpc(
                     handlers=serving.handlers,
                     gate=base.access.gate,
                     make_http2=make_http2,
+                    traffic=ports.grpc_traffic,
                 )
             )
         return made[0]

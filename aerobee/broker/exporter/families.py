@@ -15,10 +15,12 @@ from functools import partial
 from itertools import accumulate, compress, islice
 from typing import Any
 
+from aerobee.broker.exporter.grpc_families import grpc_families
 from aerobee.broker.exporter.lag_families import OTHER, LagChunks, group_families, lag_families
 from aerobee.broker.exporter.lag_sampler import LagSampler
 from aerobee.broker.exporter.replication_families import replication_families
 from aerobee.broker.exporter.request_families import request_families
+from aerobee.broker.metrics.grpc_traffic import GrpcTraffic
 from aerobee.broker.metrics.metrics import (
     SIZE_ENDS,
     Kind,
@@ -129,12 +131,14 @@ class BrokerFamilies:
         replication: Callable[[], ReplicationState],
         watch: LoopWatch,
         requests: RequestStats,
+        grpc_traffic: GrpcTraffic,
     ) -> None:
         self._parts = parts
         self._lags = lags
         self._replication = replication
         self._watch = watch
         self._requests = requests
+        self._grpc_traffic = grpc_traffic
         self._common = ""
         # Encoded labels before the group, by label names.
         self._texts: dict[tuple[str, ...], dict[Labels, str]] = {}
@@ -181,6 +185,7 @@ class BrokerFamilies:
         yield from replication_families(parts, self._replication(), common)
         yield from _connections(parts, common)
         yield from request_families(self._requests, parts.ack, common)
+        yield from grpc_families(self._grpc_traffic, common)
         if parts.role.role in (Role.MASTER, Role.ACTING):  # a slave's copy would be counted twice
             yield from _dead_letters(parts, common)
         metrics = list(parts.stats.registry.metrics())
@@ -415,7 +420,7 @@ def _counts(counts: Mapping[str, int], common: str) -> _Samples:
 
 def _client(channel: ClientChannel) -> dict[str, str]:
     language = LANGUAGE_NAMES.get(channel.language, "OTHER").lower()
-    return {"language": language, "version": str(channel.version), "protocol_type": "remoting"}
+    return {"language": language, "version": str(channel.version), "protocol_type": channel.peer.protocol}
 
 
 def _blocks(metric: Metric) -> Iterator[SampleBlock]:

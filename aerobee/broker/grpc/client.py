@@ -14,6 +14,7 @@ from typing import Any
 
 from aerobee.broker.grpc.message_form import delivered_message
 from aerobee.broker.grpc.rpc import ResponseStream, RpcContext
+from aerobee.caller import GRPC
 from aerobee.errors import ConnectionLost, MalformedRecord, RequestTimeout
 from aerobee.grpc.proto import messages as pb
 from aerobee.message import decode_record
@@ -33,6 +34,7 @@ class GrpcClient(Peer):
     def __init__(self, client_id: str, principal: str, context: RpcContext, now: float) -> None:
         self.client_id = client_id
         self.principal = principal
+        self.protocol = GRPC
         self.heartbeat: HeartbeatData | None = None  # what its settings stand for
         self.seen = now
         self._context = context

@@ -317,6 +317,10 @@ class BrokerConfig(MetricsConfig):
     """Maximum number of committed offsets, one per group, topic and queue."""
     client_polls_max: int = 10_000
     """Maximum number of pending pulls, and of pending POP requests, of one connection."""
+    grpc_calls_max: int = 100_000
+    """Maximum number of open calls of all gRPC connections. One more ends a call of the connection with the most."""
+    grpc_request_bytes_max: int = 256 * 1024 * 1024
+    """Maximum size of incomplete and served requests of all gRPC connections, in bytes."""
     config_black_list: str = "configBlackList;brokerConfigPath"
     """Keys that no request may change, separated by ;, in addition to those that can never be changed."""
     # how numbers leave (exporter/); MetricsConfig has the rest
@@ -368,6 +372,8 @@ class BrokerConfig(MetricsConfig):
             ("orderlyLocksMax", self.orderly_locks_max),
             ("consumerOffsetNumsMax", self.consumer_offset_nums_max),
             ("clientPollsMax", self.client_polls_max),
+            ("grpcCallsMax", self.grpc_calls_max),
+            ("grpcRequestBytesMax", self.grpc_request_bytes_max),
             ("tlsHandshakeTimeoutMillis", self.tls_handshake_timeout_millis),
             ("frameReceiveTimeoutMillis", self.frame_receive_timeout_millis),
             ("splitRegistrationSize", self.split_registration_size),

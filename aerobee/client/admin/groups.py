@@ -343,6 +343,7 @@ def _connections(infos: tuple[ConnectionInfo, ...]) -> tuple[ClientConnection, .
             address=info.client_addr,
             language=info.language,
             version=info.version,
+            protocol=info.protocol,
         )
         for info in sorted(infos, key=lambda item: item.client_id)
     )

@@ -158,7 +158,7 @@ export async function group(parameters, place) {
     ], found.queues, "The group has no committed offsets: it never consumed."),
     h("h2", {}, "Members"),
     table(found.model ? `Connected, ${found.model.toLowerCase()}` : "Connected", [
-      ["Member", (row) => row.client_id], ["Address", (row) => row.address], ["Language", (row) => row.language], ["Version", (row) => row.version, "number"],
+      ["Member", (row) => row.client_id], ["Address", (row) => row.address], ["Protocol", (row) => row.protocol], ["Language", (row) => row.language], ["Version", (row) => row.version, "number"],
     ], found.members, "No member is online."),
     h("h2", {}, "Subscriptions"),
     table("Subscriptions of the members", [["Topic", (row) => row.topic], ["Expression", (row) => row.expression], ["Type", (row) => row.type]], found.subscriptions, "No member has a subscription."),
