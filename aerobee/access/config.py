@@ -78,7 +78,7 @@ class AccessConfig:
             ("authorizationProvider", self.authorization_provider, "DefaultAuthorizationProvider"),
         ):
             if value and not value.endswith(known):
-                raise ConfigError(f"{key} is {value!r}; there is {known} alone")
+                raise ConfigError(f"{key} is {value!r}; only {known} is implemented")
         for key, value in (
             ("authenticationWhitelist", self.authentication_whitelist),
             ("authorizationWhitelist", self.authorization_whitelist),

@@ -351,12 +351,14 @@ def _delays(parts: BrokerParts, common: str) -> Iterator[Family]:
         if queue is not None:
             text = joined(common, label_text({"level": str(level)}))
             waiting.append((text, max(0, queue.max_offset - offset)))
-    yield Family("aerobee_delay_level_messages", GAUGE, "Pending messages", waiting)
+    yield Family(
+        "aerobee_delay_level_messages", GAUGE, "Messages that wait for the delay of the level", waiting
+    )
     late = (
         (joined(common, label_text({"quantile": name})), late_s)
         for (name,), late_s in schedule.lateness.quantiles_s()
     )
-    meaning = "Delivery lateness of the last minutes; absent without deliveries"
+    meaning = "Delay of deliveries behind their time, over the last minutes, s; absent without deliveries"
     yield Family("aerobee_delay_level_late_seconds", GAUGE, meaning, late)
 
 
@@ -374,7 +376,7 @@ def _dead_letters(parts: BrokerParts, common: str) -> Iterator[Family]:
         sent.append((text, sum(ends)))
         there.append((text, sum(ends) - sum(begins)))
     yield Family(name, COUNTER, meaning, sent)
-    yield Family("aerobee_dead_letters", GAUGE, "Stored messages", there)
+    yield Family("aerobee_dead_letters", GAUGE, "Messages stored in the dead-letter topic", there)
 
 
 def _storage(parts: BrokerParts, common: str) -> Iterator[Family]:

@@ -161,7 +161,7 @@ class Pop(Feature):
         )
         registry.gauges(
             "pop_revive_latency",
-            "Age of the first of them, ms; 0 without one",
+            "Age of the oldest revive record that is not read yet, ms; 0 without one",
             reviver.behind_ms_by_queue,
             labels=queue_id,
             unit="ms",
@@ -185,7 +185,9 @@ class Pop(Feature):
             lambda: [((), self._log.record_count)],
         )
         registry.counter("pop_revive_out", "Revive records read", lambda: [((), reviver.record_count)])
-        registry.counter("pop_acked", "Acknowledged", lambda: [((), self.acks.ack_count)])
+        registry.counter(
+            "pop_acked", "Messages acknowledged by POP consumers", lambda: [((), self.acks.ack_count)]
+        )
         registry.counter(
             "pop_revived",
             "Messages redelivered after their invisible time",

@@ -151,7 +151,7 @@ class ControllerConfig(MetricsConfig):
                 raise ConfigError(f"{key} is {number}, must be above 0")
         if self.master_lease_millis > 60_000:
             raise ConfigError(
-                f"masterLeaseMillis is {self.master_lease_millis}, at most 60000: a failover waits so long"
+                f"masterLeaseMillis is {self.master_lease_millis}, at most 60000: a failover takes at least that long"
             )
         if not 0 <= self.listen_port <= 65_535:
             raise ConfigError(f"listenPort is {self.listen_port}, must be 0 to 65535")
