@@ -29,7 +29,7 @@ _CODES = {
     PopStatus.TOO_LATE: ResponseCode.POLLING_TIMEOUT,
     PopStatus.TOO_MANY_WAIT: ResponseCode.POLLING_FULL,
 }
-_POLICIES = {0: OffsetKind.MIN, -1: OffsetKind.LAST, -2: OffsetKind.MAX}
+_POLICIES = {0: OffsetKind.LAST, 1: OffsetKind.MIN, 2: OffsetKind.MAX}
 _KINDS = {
     "OFFSET": OffsetKind.OFFSET,
     "TAIL_N": OffsetKind.TAIL_N,

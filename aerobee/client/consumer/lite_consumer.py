@@ -39,11 +39,11 @@ SYNC_S = 30.0  # between two repetitions of the whole set: a broker forgets a cl
 class LiteStart(Enum):
     """Where the group starts in lite topics that it subscribes."""
 
-    COMMITTED = -1
+    COMMITTED = 0
     """Its committed offset; without one, the next message."""
-    FIRST = 0
+    FIRST = 1
     """The oldest message."""
-    LAST = -2
+    LAST = 2
     """The next message."""
 
 
