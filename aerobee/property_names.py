@@ -51,3 +51,7 @@ ACK_LEVEL = "ACK_LEVEL"  # how safe a message is before its sender is answered (
 
 # A send that is stored once however often it comes (ours).
 DEDUP_KEY = "DEDUP_KEY"
+
+# A message of a recurring schedule (ours): the schedule's name, and its tick in ms.
+SCHEDULE_NAME = "AEROBEE_SCHEDULE"
+SCHEDULE_TICK = "AEROBEE_TICK"

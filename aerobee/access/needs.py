@@ -137,6 +137,12 @@ def _route(request: RemotingCommand, cluster_name: str) -> Iterator[Need]:
     yield topic_or_group(_text(request, "topic"), ROUTE, SUB_OR_GET)
 
 
+def _create_schedule(request: RemotingCommand, cluster_name: str) -> Iterator[Need]:
+    """Who makes the broker send to a topic must be permitted to send to it."""
+    yield Need(cluster(cluster_name), UPDATE)
+    yield topic_or_group(_text(request, "topic"), PUB, SUB)
+
+
 def _consume(request: RemotingCommand, cluster_name: str) -> Iterator[Need]:
     yield topic_or_group(_text(request, "topic"), SUB, SUB)
     yield Need(group(_text(request, "consumerGroup")), SUB)
@@ -306,6 +312,8 @@ RULES: dict[int, Rule] = {
     R.AEROBEE_LIST_TRANSACTIONS: _READ_CLUSTER, R.AEROBEE_RESOLVE_TRANSACTION: _CHANGE_CLUSTER,
     R.AEROBEE_LIST_POPS: _READ_CLUSTER, R.AEROBEE_LIST_TIMERS: _READ_CLUSTER,
     R.AEROBEE_RESCHEDULE_TIMER: _CHANGE_CLUSTER, R.AEROBEE_LIST_LOCKS: _READ_CLUSTER,
+    R.AEROBEE_CREATE_SCHEDULE: _create_schedule, R.AEROBEE_LIST_SCHEDULES: _READ_CLUSTER,
+    R.AEROBEE_CHANGE_SCHEDULE: _CHANGE_CLUSTER,
     # a broker
     R.UPDATE_BROKER_CONFIG: _CHANGE_CLUSTER, R.GET_BROKER_CONFIG: _READ_CLUSTER,
     R.GET_BROKER_RUNTIME_INFO: _READ_CLUSTER, R.GET_PRODUCER_CONNECTION_LIST: _READ_CLUSTER,

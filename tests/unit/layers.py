@@ -30,6 +30,7 @@ LAYERS: dict[str, int] = {
     "visible_text": 0,
     "collector": 0,
     "words": 0,
+    "recurrence": 0,
     "system": 0,
     "remoting": 1,
     "store": 1,

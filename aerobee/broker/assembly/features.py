@@ -11,6 +11,7 @@ from aerobee.broker.filter.filter_feature import FilterFeature
 from aerobee.broker.lite.lite_feature import LiteTopics
 from aerobee.broker.parts.parts import BrokerParts
 from aerobee.broker.pop.pop_feature import Pop
+from aerobee.broker.recurring.schedule_feature import RecurringSchedules
 from aerobee.broker.send.batch_queue import BatchQueues
 from aerobee.broker.send.duplicate_window import DuplicateWindow
 from aerobee.broker.send.lmq import LmqFeature
@@ -52,6 +53,7 @@ def make_features(parts: BrokerParts) -> tuple[Feature, ...]:
         *first,
         pop,
         LiteTopics(parts, pop),
+        RecurringSchedules(parts),
         MappingCleaning(
             mappings=parts.mappings,
             brokers=parts.brokers,
