@@ -51,5 +51,7 @@ FAQ = (
     "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."  # the end of many refusals
 )
 LEVEL_FIELD = "aerobeeAck"  # of a reply to a send that named an acknowledgement level: that level
+EPOCH_FIELD = "aerobeeEpoch"  # likewise: the epoch of the master that answers
+LOG_OFFSET_FIELD = "aerobeeOffset"  # likewise: the end of its record in the log
 LISTENERS_FIELD = "aerobeeListeners"  # of a registration: name=ip:port,… of the named listeners; RocketMQ's NameServers ignore it
 PART_FIELD = "aerobeePart"  # of a registration: topics that are not in this one are in another

@@ -53,6 +53,7 @@ from aerobee.broker.replication.replication import Replication
 from aerobee.broker.replication.wiring import make_replication
 from aerobee.broker.send.delay_level import delay_level_hook
 from aerobee.broker.send.message_writer import MessageWriter
+from aerobee.broker.send.option_hooks import OptionFastPath
 from aerobee.broker.send.unique_key import UniqueKeys
 from aerobee.broker.state.config import BrokerConfig
 from aerobee.broker.state.identity import BrokerIdentity
@@ -458,6 +459,7 @@ class Serving:
             delayed=delayed,
             transactions=transactions,
             pops=pops,
+            options=OptionFastPath(duplicates=base.duplicates, epoch=lambda: self.role.epoch),
             access=FrameAccess(base.access.gate) if base.access.is_closed else None,
             expressions=parts.expressions,
         )
