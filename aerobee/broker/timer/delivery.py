@@ -39,6 +39,7 @@ from aerobee.system_names import WHEEL_TIMER_TOPIC
 log = logging.getLogger(__name__)
 
 DELIVERIES_PER_PASS = 64  # one by one
+FAR_SLOTS = 2  # a message that is due later than so many slots after the present one does not wait in it
 EMPTY_SLOTS_PER_PASS = 512  # then the wheel is searched for the next one that is not
 ERROR_PAUSE_S = 1.0
 _PAUSE_MS = round(ERROR_PAUSE_S * 1000)
@@ -171,6 +172,14 @@ class TimerDelivery:
             if budget <= 0:
                 return now
             end = slot.time_ms + self._precision_ms
+            due = slot.next_due_ms
+            is_far = due is not None and due > max(now, end) + FAR_SLOTS * self._precision_ms
+            if is_far and slots.has_other_slot(now, due or 0):
+                # It got the present slot because no other was free while the clock was ahead. All others would wait for it.
+                self._roll(slot.next_offset)
+                slot.pop()
+                budget -= 1
+                continue
             if not slot.is_done or now < end:
                 slots.load_next()
                 due = slot.next_due_ms

@@ -153,13 +153,15 @@ class TimerEnqueue:
         if entries and entries[0][0] < self._set_back.suspect_until:
             return False  # each message must be checked separately
         looked = self._runs.look([entry[0] for entry in entries], self._precision_ms)
-        now = self._clock.now_ms()
+        now, beyond_count = self._clock.now_ms(), self._slots.beyond_count
         units = [
             self._unit(now, out_ms, due_ms, cancels, physical_offset, size, topic_hash)
             for (physical_offset, size, _), (out_ms, due_ms, cancels, _, topic_hash) in zip(
                 entries, looked, strict=False
             )
         ]
+        if self._slots.beyond_count != beyond_count:
+            return False  # two of these may have the same slot of the wheel: each looks at the one before it
         added = self._files.add_run(units) if units else 0
         if not added:
             return False

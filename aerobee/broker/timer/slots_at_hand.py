@@ -99,6 +99,7 @@ class SlotsAtHand:
         self._warm = warm
         self._precision_ms = files.precision_ms
         self.slot: WaitingSlot | None = None
+        self.beyond_count = 0  # number of units that unit() gave a slot further ahead than the wheel reaches
         self._next: WaitingSlot | None = None
 
     def forget(self) -> None:
@@ -163,10 +164,17 @@ class SlotsAtHand:
         if time_ms - write_time >= window:
             magic |= ROLL
             time_ms = self.slot_start(first_slot(time_ms, write_time, window))
-        if time_ms - read_time >= files.span_ms and not files.wheel.is_free(time_ms, read_time):
-            time_ms, magic = self._free_slot(time_ms, write_time + self._precision_ms, magic)
+        if time_ms - read_time >= files.span_ms:
+            self.beyond_count += 1
+            if not files.wheel.is_free(time_ms, read_time):
+                time_ms, magic = self._free_slot(time_ms, write_time + self._precision_ms, magic)
         delay = max(-_DELAY_MAX, min(_DELAY_MAX, time_ms - write_time))
         return TimerUnit(-1, magic, time_ms - delay, delay, physical_offset, size, topic_hash, due_ms)
+
+    def has_other_slot(self, now: int, due_ms: int) -> bool:
+        """Whether a message that is due at this time would wait in another slot than the present one now."""
+        unit = self.unit(now, self.slot_start(due_ms), due_ms, 0, 0, 0)
+        return unit.slot_time != self._progress.read_time
 
     def _free_slot(self, time_ms: int, soon_ms: int, magic: int) -> tuple[int, int]:
         """Slot of a message whose regular slot is occupied: an earlier one, from which it is stored again, or the
