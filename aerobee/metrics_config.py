@@ -28,25 +28,25 @@ class MetricsConfig:
     """What a server's settings have of this; times in ms."""
 
     metrics_exporter_type: str = DISABLE
-    """PROM, OTLP_GRPC, LOG, or several of them, separated by commas."""
+    """PROM, OTLP_GRPC, LOG, or some of them with commas between"""
     metrics_prom_exporter_host: str = ""
-    """Address of the HTTP port. Empty: every address."""
+    """empty: every address"""
     metrics_prom_exporter_port: int = 5_557
-    """HTTP port of /metrics, /livez, /readyz and /startupz."""
+    """of the HTTP port with /metrics, /livez, /readyz, /startupz"""
     metrics_grpc_exporter_target: str = ""
-    """http://host:4317, or host:port for TLS."""
+    """http://host:4317; without http:// by TLS"""
     metrics_grpc_exporter_header: str = field(default="", repr=False)
-    """name:value,name:value: headers of each OTLP_GRPC request. A secret."""
+    """name:value,name:value; a secret"""
     metric_grpc_exporter_time_out_in_mills: int = 3_000
-    """Time-out of one OTLP_GRPC request, in ms."""
+    """of one request of OTLP_GRPC"""
     metric_grpc_exporter_interval_in_mills: int = 60_000
-    """Interval between two OTLP_GRPC exports, in ms."""
+    """from one export of OTLP_GRPC to the next"""
     metric_logging_exporter_interval_in_mills: int = 10_000
-    """Interval between two LOG exports, in ms."""
+    """the same of LOG"""
     metrics_export_batch_max_data_points: int = 1_000
-    """Maximum number of data points in one OTLP_GRPC request."""
+    """numbers in one request of OTLP_GRPC"""
     metrics_in_delta: bool = False
-    """OTLP_GRPC and LOG report the change since the last export instead of totals."""
+    """OTLP_GRPC and LOG say what came since the last time"""
 
     @property
     def exporters(self) -> frozenset[str]:

@@ -10,9 +10,7 @@ from aerobee.broker.fastpath.seam import (
     DelayHooks,
     FrameGrant,
     HandedOut,
-    LeveledReplies,
     Looked,
-    OptionHooks,
     PendingFrame,
     Stamp,
     TransactionHooks,
@@ -55,8 +53,6 @@ class BurstResult:
     def deferred_replies(self) -> bytes: ...
     @property
     def deferred_answers(self) -> Sequence[tuple[int, int]]: ...
-    @property
-    def leveled_replies(self) -> Sequence[LeveledReplies]: ...
     @property
     def stored_count(self) -> int: ...
     @property
@@ -111,13 +107,6 @@ class Backend:
     ) -> None: ...
     def serve_transactions(
         self, hooks: TransactionHooks, *, half_topic: TopicConfig, special_properties: frozenset[str]
-    ) -> None: ...
-    def serve_options(
-        self,
-        hooks: OptionHooks,
-        *,
-        find_leveled: Callable[[str], TopicConfig | None],
-        special_properties: frozenset[str],
     ) -> None: ...
     def burst(
         self,
@@ -189,7 +178,7 @@ class SocketTurns:
     @property
     def pulled(self) -> list[tuple[Any, list[PullResult]]]: ...
     @property
-    def held(self) -> list[tuple[Any, bytes, Sequence[tuple[int, int]], str | None]]: ...
+    def held(self) -> list[tuple[Any, bytes, Sequence[tuple[int, int]]]]: ...
     @property
     def events(self) -> list[tuple[Any, int, Any]]: ...
     @property

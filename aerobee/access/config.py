@@ -19,47 +19,45 @@ class AccessConfig:
     """Defaults as AuthConfig (RocketMQ 5.5.0): no authentication."""
 
     authentication_enabled: bool = False
-    """Verify a signature of a known user on each request."""
+    """each request is signed by a user"""
     authorization_enabled: bool = False
-    """Check that the user has permission for each request. Requires authenticationEnabled."""
+    """and is one of those that the user may make"""
     authentication_provider: str = ""
-    """Class name of RocketMQ; only the last part of the name is compared."""
+    """a class of RocketMQ's; the end of the name is looked at"""
     authentication_metadata_provider: str = ""
-    """Class name of RocketMQ; only LocalAuthenticationMetadataProvider is implemented."""
+    """taken by class name: LocalAuthenticationMetadataProvider alone is there"""
     authentication_strategy: str = ""
-    """Accepted for compatibility and ignored: every request is verified."""
+    """taken and not looked at: every request is verified"""
     authentication_whitelist: str = ""
-    """Request codes that need no signature, separated by commas."""
+    """request codes that need no signature, comma separated"""
     init_authentication_user: str = field(default="", repr=False)
-    """{"username":…,"password":…}: a Super user, created at the start."""
+    """{"username":…,"password":…}: made as Super"""
     inner_client_authentication_credentials: str = field(default="", repr=False)
-    """{"accessKey":…,"secretKey":…}: credentials with which brokers sign their own requests; created as a Super
-    user.
-    """
+    """{"accessKey":…,"secretKey":…}: what brokers sign with; made as Super"""
     authorization_provider: str = ""
-    """Class name of RocketMQ; only DefaultAuthorizationProvider is implemented."""
+    """taken by class name: DefaultAuthorizationProvider alone is there"""
     authorization_metadata_provider: str = ""
-    """Class name of RocketMQ; only LocalAuthorizationMetadataProvider is implemented."""
+    """taken by class name: LocalAuthorizationMetadataProvider alone is there"""
     authorization_strategy: str = ""
-    """Accepted for compatibility and ignored: the permission of every request is checked."""
+    """taken and not looked at: every request is judged"""
     authorization_whitelist: str = ""
-    """Request codes that every user may send, separated by commas."""
+    """request codes that every user may make"""
     acl_enable: bool = False
-    """Access control 1.0: check requests against the accounts in aclFile."""
+    """ACL 1.0: accounts of acl_file"""
     acl_file: str = ""
-    """A file, or a directory of *.yml files. Empty: plain_acl.yml next to the configuration file."""
+    """a file, or a directory of *.yml; empty: plain_acl.yml next to the configuration file"""
     admin_open: bool = False
-    """Without access control: also serve administrative requests from other machines."""
+    """without either: administrators' requests from other machines are served"""
     auth_cluster_name: str = "DefaultCluster"
-    """Cluster name in a NameServer's own permission checks. A broker uses brokerClusterName."""
+    """cluster of a NameServer's own requests; a broker uses brokerClusterName"""
     access_open_listeners: str = ""
-    """Names of listeners, separated by commas, whose clients need no authentication."""
+    """names of listeners, comma separated, whose clients need no authentication"""
     audit_log_path: str = ""
-    """File of JSON lines about administrative requests and refusals. Empty: no audit log."""
+    """JSON lines of administrators' requests and refusals; empty: no audit log"""
     audit_log_bytes_max: int = 100 * 1024 * 1024
-    """Maximum size of the audit log, in bytes. A full file becomes auditLogPath.1, and .1 becomes .2. 0: no limit."""
+    """of that file; a fuller one becomes auditLogPath.1, and .1 becomes .2; 0: never"""
     audit_log_files_max: int = 10
-    """Number of rotated audit logs to keep."""
+    """such older files that are kept"""
 
     def __post_init__(self) -> None:
         """Raises ConfigError."""
@@ -78,7 +76,7 @@ class AccessConfig:
             ("authorizationProvider", self.authorization_provider, "DefaultAuthorizationProvider"),
         ):
             if value and not value.endswith(known):
-                raise ConfigError(f"{key} is {value!r}; only {known} is implemented")
+                raise ConfigError(f"{key} is {value!r}; there is {known} alone")
         for key, value in (
             ("authenticationWhitelist", self.authentication_whitelist),
             ("authorizationWhitelist", self.authorization_whitelist),

@@ -17,37 +17,35 @@ class ConsoleConfig:
     """One console. Raises ConfigError for settings that would admit unauthenticated clients of other machines."""
 
     nameserver: str
-    """Addresses of the NameServers, separated by ;."""
+    """addresses of the NameServers, several with ;"""
     host: str = "127.0.0.1"
-    """Address of the listener."""
+    """address to listen on"""
     port: int = PORT
-    """Port of the listener. 0: a free port."""
+    """0: a free port"""
     listen_descriptor: int = -1
-    """File descriptor of an inherited listening socket, instead of host and port. -1: none."""
+    """an inherited listening socket, instead of host and port"""
     read_only: bool = False
-    """Refuse every change."""
+    """pages show everything and change nothing"""
     users_file: Path | None = None
-    """File of users and passwords. Without it every browser is an administrator, and the console listens on
-    loopback only.
-    """
+    """without a file every client is admin: loopback only"""
     cluster_users: bool = False
-    """Also accept logins of users of the cluster's access control."""
+    """also log in users of the cluster's access control"""
     audit_file: Path | None = None
-    """File of JSON lines about changes. Without it they go to the log of the process."""
+    """JSON lines; without a file they go to the log of the process"""
     host_names: tuple[str, ...] = field(default=())
-    """Further host names under which browsers may open the console."""
+    """further host names that browsers may use"""
     user_header: str = ""
-    """Header in which a reverse proxy passes the user name."""
+    """header in which a reverse proxy passes the user name"""
     client_header: str = ""
-    """Header in which a reverse proxy passes the browser's address, such as X-Forwarded-For."""
+    """header in which a reverse proxy passes the browser's address, such as X-Forwarded-For"""
     proxy_addresses: tuple[str, ...] = ("127.0.0.1", "::1")
-    """Addresses of the reverse proxies whose headers are trusted."""
+    """proxies whose headers are trusted"""
     plan_file: Path | None = None
-    """Plan of `aerobee spark placement` to show."""
+    """a plan of `aerobee spark placement` to show"""
     prometheus_url: str = ""
     """a Prometheus server that scrapes the brokers, for charts over a day and a month"""
     refresh_s: float = 2.0
-    """Interval between two snapshots of the cluster while a page is open, in seconds."""
+    """interval between two snapshots of the cluster while a page is open"""
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65_535:

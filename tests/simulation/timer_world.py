@@ -404,7 +404,7 @@ def clocks(seed: int) -> None:
         if rng.random() < 0.5:
             world.clock.advance(1)
         world.clock.set_by_ms = 0
-        _drain(world)
+        drain(world)
     finally:
         world.let_go()
 
@@ -429,10 +429,11 @@ def _live(world: World) -> None:
         elif kind != "clean":
             world.disk.power_loss()
     world.start(1)
-    _drain(world)
+    drain(world)
 
 
-def _drain(world: World) -> None:
+def drain(world: World) -> None:
+    """Let every timer come, and check that each came once."""
     for _ in range(12):
         world.store.flush_now()
         world.clock.advance(MAX_DELAY_MS / 4_000)

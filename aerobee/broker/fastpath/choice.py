@@ -12,11 +12,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Protocol
 
-from aerobee.broker.fastpath.exclusions import (
-    excluded_from_delayed,
-    excluded_from_half,
-    excluded_from_options,
-)
+from aerobee.broker.fastpath.exclusions import excluded_from_delayed, excluded_from_half
 from aerobee.broker.fastpath.pop import MakePopRecords
 from aerobee.broker.fastpath.seam import (
     FAST_PATH_VERSION,
@@ -24,7 +20,6 @@ from aerobee.broker.fastpath.seam import (
     BackendSettings,
     DelaySettings,
     DeliveryBackend,
-    OptionSettings,
     TransactionSettings,
 )
 from aerobee.errors import ConfigError
@@ -73,7 +68,7 @@ class ReleasableRawAppends:
 
 
 class MakeBackend(Protocol):
-    """Creates a backend; with `delayed`, `transactions` and `options` it serves these kinds, too."""
+    """Creates a backend; with `delayed` and `transactions` it serves these kinds, too."""
 
     def __call__(
         self,
@@ -81,7 +76,6 @@ class MakeBackend(Protocol):
         *,
         delayed: DelaySettings | None = None,
         transactions: TransactionSettings | None = None,
-        options: OptionSettings | None = None,
     ) -> Backend: ...
 
 
@@ -162,7 +156,6 @@ def make_native(
     *,
     delayed: DelaySettings | None = None,
     transactions: TransactionSettings | None = None,
-    options: OptionSettings | None = None,
 ) -> Backend:
     """Make the native backend."""
     special = settings.special_properties
@@ -201,12 +194,6 @@ def make_native(
             transactions.hooks,
             half_topic=transactions.half_topic,
             special_properties=excluded_from_half(special),
-        )
-    if options is not None:
-        backend.serve_options(
-            options.hooks,
-            find_leveled=options.find_leveled,
-            special_properties=excluded_from_options(special),
         )
     return backend
 

@@ -84,252 +84,244 @@ class BrokerConfig(MetricsConfig):
     """Settings of one broker. Defaults as BrokerConfig (RocketMQ 5.5.0); times in ms unless the name says so."""
 
     broker_name: str = field(default_factory=_host_name)
-    """Name of the broker group, the same at its master and slaves. Unset: the host name."""
+    """of the group: master and slaves have the same; unset: the host's name"""
     broker_cluster_name: str = "DefaultCluster"
-    """Cluster in which the broker registers."""
+    """the cluster that it registers in"""
     broker_id: int = MASTER_ID
-    """0: master. A slave has its own number above 0."""
+    """0: the master; a slave has its own above 0"""
     broker_ip1: str = field(default="", metadata={"key": "brokerIP1"})
-    """Address advertised to clients. Empty: detected at the start."""
+    """empty: found when the broker starts"""
     broker_ip2: str = field(default="", metadata={"key": "brokerIP2"})
-    """Address advertised to slaves. Empty: as brokerIP1."""
+    """for replicas; empty: as brokerIP1"""
     bind_address: str = "0.0.0.0"
-    """Address of the first listener. 0.0.0.0: every IPv4 address of the machine; [::]: every IPv6 address;
-    empty: both.
-    """
+    """of the first listener; 0.0.0.0: every IPv4 address of the machine; [::]: every IPv6 address; empty: both"""
     listen_port: int = 10_911
-    """Port for clients. The VIP listener uses the port 2 below, replication the port 1 above."""
+    """of clients; the second port is 2 below, replication 1 above"""
     grpc_server_port: int = 0
-    """Additional port for RocketMQ 5's gRPC clients (usually 8081), at the first listener's address. 0: none."""
+    """one more port, of the first listener's address, for RocketMQ 5's own clients (8081); 0: none"""
     listeners: str = ""
-    """name://host:port,…: replaces bindAddress and listenPort."""
+    """name://host:port,…; replaces bindAddress and listenPort"""
     advertised_listeners: str = ""
-    """name://host:port,…: the address that clients of each listener connect to."""
+    """name://host:port,…; the address that each listener advertises"""
     enable_vip_listener: bool | None = None
-    """Listen at listenPort - 2, too. None: listen if the port is free."""
+    """listenPort - 2; None: on, but no failure when it is taken"""
     namesrv_addr: str = ""
-    """host:port of the NameServers, separated by ;."""
+    """host:port of the NameServers, several with ;"""
     region_id: str = "DefaultRegion"
-    """Region that the broker reports to producers, which add it to each message."""
+    """told to producers, who put it into messages"""
     broker_permission: int = PERM_READ | PERM_WRITE
-    """2: accept sends; 4: accept pulls; 6: both."""
+    """2: takes sends, 4: takes pulls, 6: both"""
     start_accept_send_request_time_stamp: int = 0
-    """Time before which the broker refuses sends, in ms since 1970. 0: no limit."""
+    """ms since 1970 before which sends are refused; 0: none is"""
     server_channel_max_idle_time_seconds: int = 120
-    """Idle time after which a connection is closed, in seconds."""
+    """then a silent connection is closed"""
     server_connections_max: int = 0
-    """Maximum number of connections; further ones are closed immediately. 0: half of the process's limit of open files."""
+    """one more is closed immediately; 0: half of the process's file limit"""
     tls_handshake_timeout_millis: int = 10_000
-    """Maximum duration of a TLS handshake, in ms. Then the connection is closed."""
+    """then a connection without a finished handshake is closed"""
     frame_receive_timeout_millis: int = 30_000
-    """Maximum time to receive one frame, in ms, plus 1 s for each 8 KiB. Then the connection is closed."""
+    """for a frame that has begun, and 1 s more for each 8 KiB"""
     # topics and groups
     default_topic_queue_nums: int = 8
-    """Number of queues of a topic that a send creates."""
+    """queues of a topic that a send makes"""
     auto_create_topic_enable: bool = True
-    """Create a missing topic when a message is sent to it."""
+    """a send to a topic that is not there makes it"""
     auto_create_subscription_group: bool = True
-    """Create a missing consumer group when its first consumer connects."""
+    """a group that is not there is made by its first consumer"""
     cluster_topic_enable: bool = True
-    """Allow reads and writes of the topic that has the cluster's name."""
+    """the topic with the cluster's name may be read and written"""
     broker_topic_enable: bool = True
-    """Allow reads and writes of the topic that has the broker's name."""
+    """the topic with the broker's name may be read and written"""
     trace_topic_enable: bool = False
-    """Create the topic msgTraceTopicName at the start."""
+    """the topic of msgTraceTopicName is made at the start"""
     msg_trace_topic_name: str = "RMQ_SYS_TRACE_TOPIC"
-    """Default topic of message traces."""
+    """default topic of clients' traces"""
     trace_on: bool = True
-    """Report to producers that they should trace their messages."""
+    """told to producers: their trace switch"""
     clear_retry_topic_when_delete_topic: bool = True
-    """Delete POP's retry topics of a topic together with the topic."""
+    """POP's retry topics of a topic go with it"""
     enable_topic_message_type_check: bool = False
-    """Refuse messages of a type that the topic's attribute message.type does not allow."""
+    """refuse kinds that the topic's message.type does not name"""
     enable_mixed_message_type: bool = False
-    """Allow topics with message.type MIXED."""
+    """allow topics with message.type MIXED"""
     enable_retry_topic_v2: bool = field(default=False, metadata={"key": "enableRetryTopicV2"})
-    """Separate group and topic by + instead of _ in the names of POP's retry topics."""
+    """POP's retry topics are named with + instead of _"""
     # registration
     register_name_server_period: int = 30_000
-    """Interval between two registrations at the NameServers, in ms, 10,000 to 60,000."""
+    """ms between two registrations, 10,000 to 60,000"""
     register_broker_timeout_mills: int = 24_000
-    """Time-out of one registration request, in ms."""
+    """ms that a NameServer has to answer one"""
     force_register: bool = True
-    """Register at each interval, even if nothing has changed."""
+    """registered again although nothing changed"""
     compressed_register: bool = False
-    """Compress the topic table in registrations."""
+    """the table of topics is sent compressed"""
     enable_split_registration: bool = False
-    """Split a registration into requests of splitRegistrationSize topics. Above 2,000 topics it is always split."""
+    """parts of splitRegistrationSize; above 2,000 topics in any case"""
     split_registration_size: int = 800
-    """Number of topics in one request of a split registration."""
+    """topics of one request"""
     # A new or changed topic is registered by REGISTER_TOPIC_IN_NAMESRV (217), not by a registration of the broker.
     enable_single_topic_register: bool = False
-    """Register only the changed topic after a change, not the whole table."""
+    """a topic that changes is registered by itself, not with the whole table"""
     broker_not_active_timeout_millis: int = 10_000
-    """Time without a heartbeat after which NameServers and controllers treat the broker as dead, in ms."""
+    """ms of silence after which NameServers and controllers take it for gone"""
     forward_timeout: int = 3_000
-    """Time-out of a request to another broker that has a part of a static topic's queue, in ms."""
+    """for the answer of another broker that has a part of a static topic's queue"""
     enable_slave_acting_master: bool = False
-    """While a group has no master, its slave with the lowest id delivers due messages and serves queue locks."""
+    """without a master the slave with the lowest id delivers what is due and serves locks"""
     enable_remote_escape: bool = False
-    """An acting master sends due messages to other brokers. False: they wait for a master."""
+    """an acting slave's deliveries go to other brokers; else they wait"""
     compatible_with_old_name_srv: bool = True
-    """Query the members of a group with requests that 4.x NameServers understand."""
+    """groups are watched by requests that 4.x nameservers know"""
     sync_broker_member_group_period: int = 1_000
-    """Interval between two queries of the group's live members, in ms, with enableSlaveActingMaster."""
+    """ms between two looks at who is left of the group, with that"""
     # controllers
     enable_controller_mode: bool = False
-    """The controllers elect the master; brokerRole and brokerId are ignored."""
+    """the controllers say who is master; brokerRole and brokerId mean nothing"""
     controller_addr: str = ""
-    """host:port of the controllers, separated by ;."""
+    """host:port;host:port of the controllers"""
     controller_heart_beat_timeout_mills: int = 10_000
-    """Time without a heartbeat after which the controllers treat the broker as dead, in ms."""
+    """a broker that is silent for so long is gone"""
     broker_heartbeat_interval: int = 1_000
-    """Interval between two heartbeats to each controller, in ms. A master with a lease sends them more often."""
+    """to every controller; a master with a lease sends more often"""
     broker_election_priority: int = 2_147_483_647
-    """Among brokers with equally complete logs, the one with the lowest number becomes master."""
+    """of brokers that have equally much, the smallest becomes master"""
     sync_controller_metadata_period: int = 10_000
-    """Interval between two queries of the current master at the controllers, in ms. A notification causes a
-    query immediately.
-    """
+    """between questions who is master; hints cause one immediately"""
     check_sync_state_set_period: int = 5_000
-    """Interval between two checks of the in-sync set, in ms, in controller mode."""
+    """ms between two looks at who is in sync, in controller mode"""
     # pulling
     long_polling_enable: bool = True
-    """Hold a pull that finds no message until one arrives. False: hold it for shortPollingTimeMills."""
+    """a pull that finds nothing waits for a message; false: for shortPollingTimeMills"""
     short_polling_time_mills: int = 1_000
-    """How long a pull without a message is held, in ms, when longPollingEnable is false."""
+    """ms that such a pull waits then"""
     slave_read_enable: bool = False
-    """Suggest reads from a slave to consumers whose position is no longer in memory."""
+    """consumers that lag far behind are sent to a slave"""
     enable_property_filter: bool = False
-    """Allow consumers to filter by SQL92 expressions over message properties."""
+    """consumers may filter by SQL92 over properties"""
     enable_calc_filter_bit_map: bool = False
-    """Evaluate filters when a message is stored. Requires enableConsumeQueueExt."""
+    """filters are worked out when a message is stored, with enableConsumeQueueExt"""
     expect_consumer_num_use_filter: int = 32
-    """Expected number of groups with filters; it sets the size of the filter bit map."""
+    """groups with filters that those bits are laid out for"""
     max_error_rate_of_bloom_filter: int = 20
-    """Maximum rate of false positives of the filter bit map, in percent."""
+    """percent"""
     filter_data_clean_time_span: int = 24 * 3_600_000
-    """How long the filter of a disconnected group is kept, in ms."""
+    """ms for which the filter of a group that left is kept"""
     subscription_conflict_policy: str = WARN
-    """WARN or refuse when members of a group have different subscriptions."""
+    """or refuse: members of one group that subscribe differently"""
     lite_pull_message_enable: bool = True
-    """Serve LITE_PULL_MESSAGE (361)."""
+    """LITE_PULL_MESSAGE (361) is served"""
     use_server_side_reset_offset: bool = True
-    """Keep a reset offset at the broker and return it with the next pull, so that consumers may be offline."""
+    """a reset of offsets is kept here and handed out with pulls, so that members need not be online"""
     notify_consumer_ids_changed_enable: bool = True
-    """Notify the members of a group when a member joins or leaves."""
+    """members of a group are notified when one comes or goes"""
     estimate_accumulation: bool = True
-    """Estimate how many of the waiting messages match a group's filter (208)."""
+    """of the lag of groups with a filter: what the filter takes (208)"""
     reject_pull_consumer_enable: bool = False
-    """Refuse pulls of clients that are not push consumers of the group."""
+    """pulls only of members of groups that are pushed to, for their group"""
     # clients
     channel_expired_timeout: int = 120_000
-    """Time without a heartbeat after which a client is removed, in ms."""
+    """ms without a heartbeat after which a client is forgotten"""
     flush_consumer_offset_interval: int = 5_000
-    """Interval between two writes of the committed offsets to the disk, in ms."""
+    """ms between two writes of committed offsets to the disk"""
     server_load_balancer_enable: bool = True
-    """QUERY_ASSIGNMENT returns a member's own queues. False: it returns all queues, and the members divide them."""
+    """QUERY_ASSIGNMENT gives each member its share; false: all queues, and members share them out"""
     default_message_request_mode: str = "PULL"
-    """PULL or POP, for groups that have not chosen a request mode."""
+    """of groups that have not chosen: PULL or POP"""
     default_pop_share_queue_num: int = -1
-    """In POP mode: number of other members whose queues a member also reads. -1: all queues."""
+    """with POP: next members whose shares a member reads, too; -1: any queue"""
     # popping
     pop_from_retry_probability: int = 20
-    """Share of POP requests that read the retry topic first, in percent."""
+    """percent of pops that look at the retry topic first"""
     pop_from_retry_probability_for_priority: int = 0
-    """The same share for topics with priorities, in percent."""
+    """the same for pops that heed priorities"""
     # With it a redelivered message keeps its queue id in the retry topic, and so its priority; otherwise it
     # goes to queue 0.
     use_separate_retry_queue: bool = False
-    """Create POP's retry topics with as many queues as the topic."""
+    """POP's retry topics get as many queues as their topic"""
     priority_order_asc: bool = True
-    """POP delivers the highest priority number first. False: the lowest."""
+    """priority that pops deliver first: the highest number, else the lowest"""
     # A new group that begins at the end receives a new queue from its start: a queue whose first message is
     # in memory.
     init_pop_offset_by_check_msg_in_mem: bool = True
-    """A new POP group starts at the oldest message as long as the whole queue is in memory."""
+    """a new POP group begins at the first message while the queue is still in memory"""
     retrieve_message_from_pop_retry_topic_v1: bool = field(
         default=True, metadata={"key": "retrieveMessageFromPopRetryTopicV1"}
     )
-    """POP also reads retry topics whose names contain _ (see enableRetryTopicV2)."""
+    """POP reads retry topics of the old name, too"""
     enable_pop_buffer_merge: bool = False
-    """Match early acknowledgements with their checkpoints in memory, without writing records."""
+    """acknowledgements that come soon are matched in memory, before anything is written"""
     # A pending ordered pop is served when the invisible time of messages at other consumers expires; else at
     # its deadline.
     enable_notify_after_pop_order_lock_release: bool = True
-    """Notify pending POP requests when an ordered queue is unlocked."""
+    """pops that wait for an ordered queue are notified when it is free"""
     # transactions, replies, recall
     reject_transaction_message: bool = False
-    """Refuse transactional messages."""
+    """half messages are refused"""
     transaction_time_out: int = 6_000
-    """Age at which an undecided half message is checked, in ms."""
+    """ms after which a half message without a decision is checked"""
     transaction_check_max: int = 15
-    """Maximum number of checks of a half message; then it moves to a separate topic."""
+    """checks at its producer; then it goes to a separate topic"""
     transaction_check_interval: int = 60_000
-    """Interval between two rounds of transaction checks, in ms. RocketMQ's default since 5.2 is 30,000."""
+    """RocketMQ since 5.2: 30_000"""
     transaction_op_msg_max_size: int = 4_096
-    """Maximum size of one record of transaction decisions, in bytes."""
+    """bytes of decisions that are written as one record"""
     # RocketMQ: 3_000. A RocketMQ that continues after a crash knows of no decision that has no op record.
     transaction_op_batch_interval: int = 100
-    """Maximum time that a transaction decision waits to be written with others, in ms."""
+    """ms that decisions wait for others, to be written together"""
     transaction_metric_flush_interval: int = 10_000
-    """Interval between two writes of the number of half messages per topic, in ms."""
+    """ms between two writes of how many half messages each topic has"""
     store_reply_message_enable: bool = True
-    """Also store the replies of request-reply."""
+    """a reply to request() is stored, too"""
     recall_message_enable: bool = False
-    """Allow producers to recall timer messages (370)."""
+    """timer messages may be taken back (370)"""
     allow_recall_when_broker_not_writeable: bool = True
-    """Allow recalls while brokerPermission forbids sends."""
+    """also while brokerPermission takes no sends"""
     # messages that are sent again with the same DEDUP_KEY
     dedup_window_millis: int = 0
-    """How long a deduplication key is remembered, in ms. 0: no deduplication."""
+    """retention of a key; 0: off"""
     dedup_keys_max: int = 1_000_000
-    """Maximum number of deduplication keys in memory, about 400 bytes each. The oldest are dropped first."""
+    """keys in memory, some 400 bytes each; the oldest go first"""
     # overload
     broker_fast_failure_enable: bool = True
-    """Refuse sends while requests wait longer than waitTimeMillsInSendQueue."""
+    """refuse sends while requests wait longer than the next setting says"""
     wait_time_mills_in_send_queue: int = 200
-    """Delay of the event loop above which sends are refused as busy, in ms."""
+    """ms that the event loop may be behind before sends are refused as busy"""
     pending_reply_bytes_max: int = 256 * 1024 * 1024
-    """Maximum size of the replies that clients have not read yet, over all connections, in bytes."""
+    """replies that clients have not read yet, all connections"""
     # what peers may ask and occupy (bounds.py)
     heartbeat_bytes_max: int = 512 * 1024
-    """Maximum size of the body of one heartbeat, in bytes."""
+    """of one heartbeat's body"""
     client_groups_max: int = 1_000
-    """Maximum number of producer and consumer groups of one connection."""
+    """groups of one connection, of producers and consumers together"""
     group_subscriptions_max: int = 1_000
-    """Maximum number of topics that one consumer of a group subscribes to."""
+    """topics that one consumer of a group subscribes to"""
     group_members_max: int = 10_000
-    """Maximum number of connected consumers, or producers, of one group."""
+    """connected consumers, or producers, of one group"""
     client_members_max: int = 200_000
-    """Maximum number of memberships of all connections, consumers and producers together."""
+    """memberships of all connections, of consumers and of producers"""
     subscription_group_nums_max: int = 20_000
-    """Maximum number of consumer groups."""
+    """groups that there are when another one is made"""
     topic_nums_max: int = 50_000
-    """Maximum number of topics."""
+    """topics that there are when another one is made"""
     auto_create_topic_nums_max: int = 5_000
-    """Number of topics from which on a send creates no further topic. Each created topic is written to the disk immediately."""
+    """the same for one that a send makes: each is written immediately"""
     topic_queue_nums_max: int = 4_096
-    """Maximum number of queues of one topic."""
+    """queues of one topic"""
     orderly_locks_max: int = 100_000
-    """Maximum number of queues locked by ordered consumers, over all groups."""
+    """queues that ordered consumers hold, of all groups"""
     consumer_offset_nums_max: int = 1_000_000
-    """Maximum number of committed offsets, one per group, topic and queue."""
+    """committed offsets, one a group, topic and queue"""
     client_polls_max: int = 10_000
-    """Maximum number of pending pulls, and of pending POP requests, of one connection."""
-    grpc_calls_max: int = 100_000
-    """Maximum number of open calls of all gRPC connections. One more ends a call of the connection with the most."""
-    grpc_request_bytes_max: int = 256 * 1024 * 1024
-    """Maximum size of incomplete and served requests of all gRPC connections, in bytes."""
+    """pulls, and pops, of one connection that wait for messages"""
     config_black_list: str = "configBlackList;brokerConfigPath"
-    """Keys that no request may change, separated by ;, in addition to those that can never be changed."""
+    """keys that no request changes, besides those that none ever may; ; between them"""
     # how numbers leave (exporter/); MetricsConfig has the rest
     metrics_label: str = ""
-    """name:value,name:value: labels of every metric."""
+    """name:value,name:value, for every series"""
     metrics_topics_max: int = 5_000
-    """Maximum number of topics with their own metrics. The rest is summed as topic "other"."""
+    """by themselves; the rest is summed as topic "other" """
     metrics_lag_interval_millis: int = 10_000
-    """Interval between two measurements of the lag of all groups, in ms."""
+    """from one measurement of all groups' lag to the next"""
 
     def __post_init__(self) -> None:
         for key, name in (("brokerName", self.broker_name), ("brokerClusterName", self.broker_cluster_name)):
@@ -372,8 +364,6 @@ class BrokerConfig(MetricsConfig):
             ("orderlyLocksMax", self.orderly_locks_max),
             ("consumerOffsetNumsMax", self.consumer_offset_nums_max),
             ("clientPollsMax", self.client_polls_max),
-            ("grpcCallsMax", self.grpc_calls_max),
-            ("grpcRequestBytesMax", self.grpc_request_bytes_max),
             ("tlsHandshakeTimeoutMillis", self.tls_handshake_timeout_millis),
             ("frameReceiveTimeoutMillis", self.frame_receive_timeout_millis),
             ("splitRegistrationSize", self.split_registration_size),

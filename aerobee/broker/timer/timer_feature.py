@@ -39,7 +39,7 @@ from aerobee.store.files.config import TIMER_WHEEL_SLOTS, StoreConfig
 from aerobee.store.files.json_file import load_statistics_file
 from aerobee.store.log.source_pointer import delivered_sources
 from aerobee.store.message_store import MessageStore
-from aerobee.store.timer.timer_checkpoint import TimerCheckpoint
+from aerobee.store.timer.timer_checkpoint import ROCKETMQ, TimerCheckpoint
 from aerobee.store.timer.timer_files import TimerFiles
 from aerobee.system_names import WHEEL_TIMER_TOPIC
 
@@ -132,74 +132,65 @@ class Timers(Feature):
 
     def _register_numbers(self, registry: Registry, pending: PendingCounts) -> None:
         service = self._service
-        registry.gauges(
-            "timing_messages",
-            "Timer messages that wait for their delivery time",
-            pending.counts,
-            labels=("topic",),
-        )
+        registry.gauges("timing_messages", "Waiting for their time", pending.counts, labels=("topic",))
         registry.gauges(
             "timer_enqueue_lag",
-            "Timer messages stored that are not in the timer wheel yet",
+            "Stored, not in the wheel yet",
             lambda: [((), service.progress.behind_messages)] if self._has_run else [],
             labels=(),
         )
         registry.gauges(
             "timer_enqueue_latency",
-            "Age of the oldest timer message that is not in the timer wheel yet, ms; 0 without one",
+            "Age of the oldest message that is stored and not in the wheel yet, ms; 0 without one",
             lambda: [((), self._enqueue_behind_ms())] if self._has_run else [],
             labels=(),
             unit="ms",
         )
         registry.gauges(
             "timer_dequeue_lag",
-            "Messages in the timer wheel, due or not",
+            "In the wheel, due or not",
             lambda: [((), pending.total)] if self._has_run else [],
             labels=(),
         )
         registry.gauges(
             "timer_dequeue_latency",
-            "Delay of the timer wheel behind the clock, ms",
+            "Lateness of the wheel, ms",
             lambda: [((), service.behind_ms)] if self._has_run else [],
             labels=(),
             unit="ms",
         )
         registry.gauges(
             "timer_message_snapshot",
-            "Messages in the timer wheel that are due within this number of seconds but not within the next smaller bound; up to a day",
+            "Messages in the wheel, due within this number of seconds but not within the next smaller bound; up to a day",
             lambda: self._snapshot.read() if self._has_run else [],
             labels=("timer_bound_s",),
             blocks=lambda: self._snapshot.blocks() if self._has_run else (),
         )
         registry.gauges(
             "timer_delivery_late_seconds",
-            "Delay of timer messages behind their delivery time, over the last minutes; absent when none was delivered",
+            "Delivered so long after their time, of the last minutes; absent when none was",
             service.progress.lateness.quantiles_s,
             labels=("quantile",),
             unit="s",
         )
         registry.gauge(
             "store_time_ahead",
-            "Difference between the newest message's store time and a clock that was set back, ms; 0 otherwise",
+            "By how much the clock is behind the newest message's store time, because it was set back, ms",
             lambda: max(0, self._store.last_store_timestamp - self._parts.clock.now_ms()),
         )
         registry.gauges(
             "timer_failing",
-            "1 while timer messages cannot be added to the timer wheel or delivered and the broker retries, else 0",
+            "1 while messages cannot be put into the wheel or delivered and it is tried again, else 0",
             lambda: [((), int(bool(service.trouble)))] if self._has_run else [],
             labels=(),
         )
+        registry.counter("timer_enqueued", "Put into the wheel", lambda: [((), service.progress.enqueued)])
         registry.counter(
-            "timer_enqueued", "Messages added to the timer wheel", lambda: [((), service.progress.enqueued)]
-        )
-        registry.counter(
-            "timer_dequeued",
-            "Messages removed from the timer wheel",
-            lambda: [((), service.progress.dequeued)],
+            "timer_dequeued", "Taken out of the wheel", lambda: [((), service.progress.dequeued)]
         )
         registry.spread(
             "delay_message_latency",
-            "Remaining delay of messages when they are added to the timer wheel, whole seconds",
+            "For how long messages are to wait when they come to the wheel, whole seconds",
             lambda: [((), service.progress.delays)],
             unit="s",
         )
@@ -261,12 +252,14 @@ class Timers(Feature):
         reached, and what was stored again in the timer topic because it was beyond the roll window.
 
         Whether it was beyond the window cannot be computed: a wheel may have got the message long after it was stored. Deliveries of
-        RocketMQ carry no marks. Deliveries of Aerobee are also recorded in the log.
+        RocketMQ carry no marks. Messages that no RocketMQ broker can have delivered go by the deliveries in the log alone: after a clock
+        was set back, pending ones are due before the read time.
         """
         checkpoint = self._files.rebuilt_from
         queue = self._store.queues.get((WHEEL_TIMER_TOPIC, 0))
         if checkpoint is None or queue is None:
             return set()
+        marked_from = checkpoint.marked_from if checkpoint.marked_from >= 0 else self._store.log.end
         sources: set[int] = set()
         copies: Counter[int] = Counter()  # of messages of which older records were not met yet
         for offset in range(queue.max_offset - 1, queue.min_offset - 1, -1):
@@ -292,10 +285,21 @@ class Timers(Feature):
             if unique_key and TIMER_ROLL_TIMES in properties:
                 copies[key] += 1
             if was_stored_again or (
-                offset < checkpoint.queue_offset and out_ms < checkpoint.read_time_ms - LATE_MS
+                entry[0] < marked_from
+                and offset < checkpoint.queue_offset
+                and out_ms < checkpoint.read_time_ms - LATE_MS
             ):
                 sources.add(entry[0])
         return sources
+
+    def _marked_from(self) -> int:
+        """Physical offset from which on deliveries name their messages (TimerCheckpoint.marked_from); -1: unknown."""
+        told = self._files.rebuilt_from or self._checkpoint
+        if told is None:
+            return 0
+        if told.scan_from < 0 or (told.copied_from is not None and told.copied_from.source == ROCKETMQ):
+            return self._store.log.end
+        return told.marked_from
 
     def _scan_start(self) -> int:
         """Log offset from which on deliveries may not be included in the checkpoint."""
@@ -318,7 +322,7 @@ class Timers(Feature):
             told = self._files.rebuilt_from
             self._saver.hold_until_all_are_read(told is not None and told.copied_from is not None)
             self._service.start()
-            self._saver.start(self._checkpoint)
+            self._saver.start(self._checkpoint, self._marked_from())
             self._source.begin()
             if self._checkpoint is not None and self._checkpoint.scan_from < 0:
                 # RocketMQ wrote it. A start after a crash from here on needs the offset from which to search

@@ -64,9 +64,11 @@ class TimerSaver:
         # What is delivered is known by a RocketMQ master's read time alone: it counts until all messages have been read.
         self._goes_by_time = False
 
-    def start(self, current: TimerCheckpoint | None) -> None:
-        """Begin to save; `current` is the file's content."""
-        self.current = current or self.current
+    def start(self, current: TimerCheckpoint | None, marked_from: int) -> None:
+        """Begin to save; `current` is the file's content. Deliveries from the physical offset `marked_from` on name their
+        messages; -1: unknown.
+        """
+        self.current = replace(current or self.current, marked_from=marked_from)
         self._arm()
 
     def hold_until_all_are_read(self, held: bool) -> None:
@@ -197,6 +199,7 @@ class TimerSaver:
             timestamp=self._clock.now_ms(),
             counter=self.current.counter + 1,
             scan_from=service.progress.scan_from if has_waited else self._store.log.end,
+            marked_from=self.current.marked_from,
         )
 
     def _write(self, checkpoint: TimerCheckpoint, metrics: bytes, generation: int | None = None) -> bool:

@@ -8,7 +8,7 @@ bytes each:
     request   aerobeeTimerLog: number of the timer log, 0 for none | aerobeePosition: where the copy ends
               aerobeeWalk: of the answer before, while the wheel is read
     answer    the same, of the units that come | aerobeeNext: behind them | aerobeeLogEnd: where the commit log ends now
-              aerobeeScanFrom: TimerCheckpoint.scan_from | aerobeeWhole: there are no more units now
+              aerobeeScanFrom, aerobeeMarkedFrom: as in TimerCheckpoint | aerobeeWhole: there are no more units now
 
 A slave that has nothing of this timer log first receives the pending units of the wheel (store/timer/wheel_walk.py),
 not the log, because most of the log's units belong to past slots. Such a reply has aerobeeWheel: first or next. Its
@@ -34,6 +34,7 @@ SOURCE, POSITION, NEXT = "aerobeeTimerLog", "aerobeePosition", "aerobeeNext"
 WALK, WHEEL = "aerobeeWalk", "aerobeeWheel"
 WHEEL_FIRST, WHEEL_NEXT = "first", "next"
 LOG_END, SCAN_FROM, WHOLE = "aerobeeLogEnd", "aerobeeScanFrom", "aerobeeWhole"
+MARKED_FROM = "aerobeeMarkedFrom"
 NOT_RUNNING = {SOURCE: "0"}
 _OFFSET_MAX = 2**63
 UNITS_MAX = 4_096  # of one answer; 208 KiB
@@ -62,6 +63,8 @@ class TimerStatement:
             LOG_END: str(self.log_end),
             SCAN_FROM: str(self.checkpoint.scan_from),
         }
+        if self.checkpoint.marked_from >= 0:
+            fields[MARKED_FROM] = str(self.checkpoint.marked_from)
         if self.is_whole:
             fields[WHOLE] = "true"
         if self.wheel:
@@ -97,6 +100,7 @@ def decode_statement(fields: Mapping[str, str], body: bytes) -> TimerStatement |
     source, position, next_position, log_end, scan_from = (
         _number(fields, name) for name in (SOURCE, POSITION, NEXT, LOG_END, SCAN_FROM)
     )
+    marked_from = _number(fields, MARKED_FROM) if MARKED_FROM in fields else -1
     units = body[FIELDS.size :]
     if len(body) < FIELDS.size or len(units) % UNIT_BYTES or len(units) > UNITS_MAX * UNIT_BYTES:
         raise MalformedFrame(
@@ -117,7 +121,7 @@ def decode_statement(fields: Mapping[str, str], body: bytes) -> TimerStatement |
         position=position,
         next_position=next_position,
         units=units,
-        checkpoint=replace(checkpoint, scan_from=scan_from),
+        checkpoint=replace(checkpoint, scan_from=scan_from, marked_from=marked_from),
         log_end=log_end,
         is_whole=WHOLE in fields and not wheel,
         wheel=wheel,

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from aerobee.caller import REMOTING
 from aerobee.client.admin.base import AdminCalls
 from aerobee.message import MessageQueue
 from aerobee.remoting import fastjson
@@ -32,7 +31,6 @@ class ProducerInfo:
     language: str
     version: int
     seen_ms: int
-    protocol: str = REMOTING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +114,6 @@ class UpkeepCalls(AdminCalls):
                 language=json_fields.text(row, "language"),
                 version=json_fields.integer(row, "version"),
                 seen_ms=json_fields.integer(row, "lastUpdateTimestamp"),
-                protocol=json_fields.text(row, "protocol") or REMOTING,
             )
             for group in data
             for row in json_fields.objects(data, group)

@@ -14,33 +14,33 @@ class RaftConfig:
     # A follower that has heard its leader grants no vote for this long; it stands for election after this long to
     # twice as long without a leader.
     election_timeout_ms: int = 1_000
-    """Time without a leader after which a member starts an election, in ms."""
+    """silence of the leader after which a member stands for election"""
     heartbeat_interval_ms: int = 200
-    """Interval between two heartbeats of a leader, in ms."""
+    """interval between two heartbeats of a leader"""
     clock_drift_ratio_max: float = 0.02
-    """Assumed maximum drift of a monotonic clock. The leader's lease is shorter by it."""
+    """assumed maximum drift of a monotonic clock; the leader's lease is shorter by it"""
     entry_bytes_max: int = 1 << 20
-    """Maximum size of one proposal, in bytes."""
+    """one proposal"""
     append_bytes_max: int = 1 << 20
-    """Maximum size of the entries of one append message, in bytes. A single entry always fits."""
+    """entries of one message; one entry always fits"""
     append_entries_max: int = 512
-    """Maximum number of entries of one append message."""
+    """the same, by number"""
     in_flight_max: int = 16
-    """Maximum number of unanswered append messages per peer."""
+    """append messages under way to one peer"""
     snapshot_chunk_bytes: int = 256 << 10
-    """Size of the part of a snapshot in one message, in bytes."""
+    """part of a snapshot in one message"""
     snapshot_bytes_max: int = 256 << 20
-    """Maximum size of a snapshot, in bytes. A larger one is refused."""
+    """size above which a snapshot is refused"""
     uncommitted_bytes_max: int = 16 << 20
-    """Maximum size of uncommitted proposals, in bytes. Further ones are refused."""
+    """proposals that wait for their quorum; above it they are refused"""
     reads_max: int = 4_096
-    """Maximum number of reads that wait for a quorum. Further ones are refused."""
+    """reads that wait for their quorum; above it they are refused"""
     members_max: int = 31
-    """Maximum number of members of a group."""
+    """maximum number of members of a group"""
     snapshot_interval_entries: int = 10_000
-    """Number of log entries between two snapshots."""
+    """entries between two snapshots"""
     entries_kept_max: int = 1_000
-    """Number of log entries kept after a snapshot, so that a slow follower needs no snapshot."""
+    """entries kept behind a snapshot, so that a slow follower needs none"""
 
     def __post_init__(self) -> None:
         positive = (

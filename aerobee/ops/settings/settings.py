@@ -49,25 +49,25 @@ class TlsSettings:
     """The `tls.*` keys of TlsSystemConfig (RocketMQ). TLS is served on the same port as plain connections."""
 
     mode: TlsMode = field(default=TlsMode.PERMISSIVE, metadata=_key("tls.server.mode"))
-    """permissive: TLS and plain connections at one port; enforcing: TLS only; disabled: plain only."""
+    """permissive: plain and TLS at one port, enforcing: TLS only, disabled: plain only"""
     test_mode: bool = field(default=True, metadata=_key("tls.test.mode.enable"))
-    """Without certificate files, create a self-signed certificate."""
+    """self-signed without files"""
     key_path: str = field(default="", metadata=_key("tls.server.keyPath"))
-    """PEM file of the private key. It is read again when it changes."""
+    """PEM; read again when it changes"""
     key_password: str = field(default="", repr=False, metadata=_key("tls.server.keyPassword"))
-    """Password of the private key. It is never shown."""
+    """of the key; shown nowhere"""
     cert_path: str = field(default="", metadata=_key("tls.server.certPath"))
-    """PEM file of the certificate and its chain."""
+    """PEM, with the chain"""
     trust_cert_path: str = field(default="", metadata=_key("tls.server.trustCertPath"))
-    """PEM file of the authorities that sign client certificates."""
+    """PEM: authorities of accepted client certificates"""
     auth_client: bool = field(default=False, metadata=_key("tls.server.authClient"))
-    """Verify the certificate of a client that presents one."""
+    """verify the certificate of a client that presents one"""
     need_client_auth: ClientAuth = field(
         default=ClientAuth.NONE, metadata=_key("tls.server.need.client.auth")
     )
-    """none, optional, or require: refuse clients without a certificate."""
+    """none, optional, or require: refuse clients without a certificate"""
     plain_listeners: str = field(default="", metadata=_key("tls.server.plainListeners"))
-    """Names of listeners, separated by commas, that accept plain connections although the mode is enforcing."""
+    """names of listeners, comma separated, that accept plain connections although the mode is enforcing"""
 
     def server_tls(self, listeners: Collection[str]) -> ServerTls:
         """`listeners`: names of the process's listeners. Raises ConfigError for unusable files, an unknown listener, and a name
@@ -119,7 +119,7 @@ class NameServerSettings:
     tls: TlsSettings
     access: AccessConfig = field(default_factory=AccessConfig)
     controller: ControllerConfig | None = None
-    """Settings of the controller in this process, with enableControllerInNamesrv."""
+    """with enableControllerInNamesrv"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,173 +49,168 @@ class StoreConfig:
     """Checked on construction; raises ConfigError naming key, value and reason."""
 
     store_path_root_dir: str = os.path.join(os.path.expanduser("~"), "store")
-    """Directory of all files of the broker."""
+    """everything that the broker keeps lies below it"""
     store_path_commit_log: str = ""
-    """Directory of the commit log. Empty: <root>/commitlog."""
+    """empty: <root>/commitlog"""
     mapped_file_size_commit_log: int = 1_073_741_824
-    """Size of a commit log file, in bytes."""
+    """bytes of a file of the log"""
     mapped_file_size_consume_queue: int = 6_000_000
-    """Size of a consume queue file, in bytes; a message takes 20."""
+    """bytes of a file of a queue, 20 for a message"""
     mapper_file_size_batch_consume_queue: int = 13_800_000
-    """Size of a batch consume queue file, in bytes; a batch takes 46."""
+    """bytes of a file of a batch queue, 46 for a batch"""
     max_hash_slot_num: int = 5_000_000
-    """Number of hash slots of an index file."""
+    """slots of an index file"""
     max_index_num: int = 20_000_000
-    """Maximum number of keys in an index file."""
+    """keys of an index file"""
     message_index_enable: bool = True
-    """Write message keys to the index. False: messages cannot be searched by key."""
+    """keys are written into the index; false: messages are not found by key"""
     max_message_size: int = 4_194_304
-    """Maximum size of a message body, in bytes. A larger message is refused."""
+    """bytes of a body; a larger message is refused"""
     max_msgs_num_batch: int = 64
-    """Maximum number of messages that a query by key returns."""
+    """messages that a look-up by key returns at most"""
     default_query_max_num: int = 32
-    """Maximum number of messages that a query by unique key returns."""
+    """messages that a look-up by unique key returns at most"""
 
     broker_role: BrokerRole = BrokerRole.ASYNC_MASTER
-    """ASYNC_MASTER replies without waiting for slaves, SYNC_MASTER when enough slaves have the message; SLAVE
-    copies the master of brokerName.
-    """
+    """ASYNC_MASTER answers by itself, SYNC_MASTER when a slave has the message, SLAVE copies brokerName's master"""
     # replication
     ha_shared_key: str = field(default="", repr=False)
-    """Shared key with which the brokers of a group authenticate each other at the HA port. Empty: none."""
+    """shared key that brokers of a group prove to each other at the HA port; empty: none"""
     ha_allowed_hosts: str = ""
-    """Addresses and networks, separated by commas, from which slaves may connect. Empty: the addresses that the
-    controllers know; without controllers any address.
-    """
+    """addresses and networks, commas between: slaves connect from these only; empty: controllers say from where, without
+    them from anywhere"""
     ha_tls_cert_path: str = ""
-    """PEM certificate. Set: the HA port and connections to a master's HA port use TLS."""
+    """PEM; the HA port and the connections to a master's speak TLS with it"""
     ha_tls_key_path: str = ""
-    """PEM private key of haTlsCertPath, without a password."""
+    """its key, without a password"""
     ha_tls_trust_cert_path: str = ""
-    """PEM file of authorities. Set: master and slave each require a certificate signed by one of them."""
+    """authorities; set: both sides ask each other for a certificate of theirs"""
     ha_listen_port: int = 0
-    """Port to which slaves connect. 0: listenPort + 1, or a free port when listenPort is 0."""
+    """port to which slaves connect; 0: one above listenPort, any port when that is 0"""
     ha_master_address: str = ""
-    """host:port of the master's HA port. Empty: the address that the NameServer returns."""
+    """host:port of the master's HA port; empty: use the NameServer's answer"""
     ha_send_heartbeat_interval: int = 5_000
-    """Interval between two heartbeats of an idle HA connection, in ms."""
+    """without bytes to send"""
     ha_housekeeping_interval: int = 20_000
-    """Idle time after which an HA connection is closed, in ms."""
+    """idle time after which a connection is closed"""
     ha_transfer_batch_size: int = 32_768
-    """Maximum size of one HA frame, in bytes."""
+    """bytes of one frame"""
     ha_max_gap_not_in_sync: int = 268_435_456
-    """Lag above which a slave does not count as in sync, in bytes."""
+    """bytes; a slave further behind does not count as in sync"""
     slave_timeout: int = 3_000
-    """Maximum time that a send waits for slaves, in ms."""
+    """longest wait of a send for the replicas"""
     total_replicas: int = 1
-    """Intended number of brokers of the group, this one included."""
+    """brokers of the group that are meant to be there, this one too"""
     in_sync_replicas: int = 1
-    """Number of copies that a SYNC_MASTER waits for, its own included."""
+    """copies that a SYNC_MASTER waits for, its own included"""
     min_in_sync_replicas: int = 1
-    """Minimum number of in-sync copies; with fewer the master refuses messages. Requires enableAutoInSyncReplicas."""
+    """fewer, with enableAutoInSyncReplicas, refuse messages"""
     enable_auto_in_sync_replicas: bool = False
-    """With enableSlaveActingMaster: wait only for the slaves that are in sync."""
+    """with enableSlaveActingMaster: wait for those that are in sync"""
     all_ack_in_sync_state_set: bool = False
-    """Controller mode: a send waits for every member of the in-sync set."""
+    """controller mode: sends wait for every member of the sync state set"""
     async_learner: bool = False
-    """Controller mode: the broker replicates and never becomes master."""
+    """controller mode: this broker follows, and never becomes master"""
     ha_max_time_slave_not_catchup: int = 15_000
-    """Controller mode: a slave that lags for longer leaves the in-sync set, in ms."""
+    """controller mode; a slave that lags for longer leaves the sync state set"""
     store_path_epoch_file: str = ""
-    """Controller mode: file of the epochs. Empty: epochFileCheckpoint in storePathRootDir."""
+    """controller mode; empty: epochFileCheckpoint below storePathRootDir"""
     store_path_broker_identity: str = ""
-    """Controller mode: file of the broker's identity. Empty: brokerIdentity in storePathRootDir."""
+    """controller mode; empty: brokerIdentity below storePathRootDir"""
     sync_from_last_file: bool = False
-    """An empty slave copies only the newest log file, as RocketMQ's slaves can."""
+    """an empty slave takes the newest log file only, as RocketMQ's do"""
     flush_disk_type: FlushDiskType = FlushDiskType.ASYNC_FLUSH
-    """ASYNC_FLUSH replies before the message is on the disk, SYNC_FLUSH after."""
+    """ASYNC_FLUSH answers before the disk has the message, SYNC_FLUSH after"""
     sync_flush_timeout: int = 5_000
-    """Maximum time that a send waits for the disk or for slaves, in ms; then FLUSH_DISK_TIMEOUT or
-    FLUSH_SLAVE_TIMEOUT.
-    """
+    """ms that a send waits for the disk or for replicas, then FLUSH_DISK_TIMEOUT or FLUSH_SLAVE_TIMEOUT"""
     flush_interval_commit_log: int = 500
-    """Interval between two flushes of the log with ASYNC_FLUSH, in ms."""
+    """ms from one flush of the log to the next with ASYNC_FLUSH"""
     flush_commit_log_least_pages: int = 4
-    """Minimum number of dirty pages of 4 KiB for such a flush."""
+    """pages of 4 KiB that such a flush waits for"""
     flush_commit_log_thorough_interval: int = 10_000
-    """Interval after which fewer dirty pages are flushed, too, in ms."""
+    """ms after which it flushes fewer, too"""
     flush_interval_consume_queue: int = 1_000
-    """Interval between two flushes of the consume queues, in ms."""
+    """ms from one flush of the queues to the next"""
     flush_consume_queue_thorough_interval: int = 60_000
-    """Interval after which every consume queue is flushed, however few entries are new, in ms."""
+    """ms after which every queue is flushed, however little is new"""
 
     enable_lmq: bool = False
-    """Enable light message queues (LMQ). Requires enableMultiDispatch."""
+    """LMQs, with enableMultiDispatch"""
     enable_multi_dispatch: bool = False
-    """Also add a message to the LMQs that its property INNER_MULTI_DISPATCH names."""
+    """a message enters the LMQs that its property INNER_MULTI_DISPATCH names, too"""
     max_lmq_consume_queue_num: int = 20_000
-    """Maximum number of LMQs of a broker."""
+    """LMQs of a broker"""
     enable_consume_queue_ext: bool = False
-    """Write extension entries with store time and filter bits."""
+    """entries with store time and filter bits"""
     mapped_file_size_consume_queue_ext: int = 48 * 1024 * 1024
-    """Size of a file of extension entries, in bytes, with enableConsumeQueueExt."""
+    """bytes of a file of queues' extensions, with enableConsumeQueueExt"""
 
     clean_resource_interval: int = 10_000
-    """Interval between two searches for files to delete, in ms."""
+    """ms between two looks for files to delete"""
     delete_when: str = "04"
-    """Local hours at which expired files are deleted, separated by ;."""
+    """local hours, separated by ;"""
     file_reserved_time: int = 72
-    """How long log files are kept, in hours."""
+    """hours"""
     delete_file_batch_max: int = 10
-    """Maximum number of log files that one search deletes."""
+    """files of the log that one look deletes"""
     disk_max_used_space_ratio: int = 75
-    """Disk usage above which expired files are deleted before deleteWhen, in percent."""
+    """percent of the disk from which old files go before deleteWhen"""
     disk_space_clean_forcibly_ratio: int = 85
-    """Disk usage above which files are deleted before fileReservedTime, in percent."""
+    """percent from which files go although they are younger than fileReservedTime"""
     disk_space_warning_level_ratio: int = 90
-    """Disk usage above which the broker refuses messages, in percent."""
+    """percent from which no message is taken any more"""
     clean_file_forcibly_enable: bool = True
-    """Delete files before fileReservedTime on a full disk. False: keep them."""
+    """false: files younger than fileReservedTime stay even on a full disk"""
 
     access_message_in_memory_max_ratio: int = 40
-    """Share of memory that counts as hot at the end of the log, in percent. Reads of older data are sent to a slave."""
+    """percent of memory whose worth of the log's end counts as hot: older reads go to a slave"""
     max_transfer_count_on_message_in_memory: int = 1_024
-    """Maximum number of messages of one reply with hot data."""
+    """of one reply, at most what the client requests"""
     max_transfer_bytes_on_message_in_memory: int = 262_144
-    """Maximum size of one reply with hot data, in bytes."""
+    """bytes of one pull's answer from there"""
     max_transfer_count_on_message_in_disk: int = 1_024
-    """Maximum number of messages of one reply with cold data."""
+    """the same for data beyond the memory share"""
     max_transfer_bytes_on_message_in_disk: int = 65_536
-    """Maximum size of one reply with cold data, in bytes."""
+    """bytes of one pull's answer from what is older"""
     max_filter_message_size: int = 16_000
-    """Maximum size of the queue entries that one read scans, in bytes."""
+    """bytes of queue entries that one read looks at"""
 
     check_crc_on_recover: bool = field(default=True, metadata={"key": "checkCRCOnRecover"})
-    """Compare the checksum of each body when the broker starts after a crash."""
+    """a start after a crash compares each body with its checksum"""
     offset_check_in_slave: bool = False
-    """A slave corrects offsets beyond its own log, which may lag behind the master's."""
+    """a slave corrects offsets beyond its own log, which may be behind the master's"""
     message_delay_level: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-    """Delays of the levels 1, 2, …, separated by blanks; units s, m, h, d."""
+    """the waits of delay levels 1, 2, ..., blank separated: s, m, h, d"""
 
     timer_wheel_enable: bool = True
-    """Accept messages with any delivery time (TIMER_DELIVER_MS and similar properties)."""
+    """messages at any time (TIMER_DELIVER_MS and its like)"""
     timer_precision_ms: int = 1_000
-    """Time span of one slot of the timer wheel, in ms."""
+    """time span of one slot of the wheel"""
     timer_max_delay_sec: int = 259_200
-    """Maximum delay of a message, in seconds. A longer one is refused."""
+    """a message further off is refused"""
     timer_roll_window_slot: int = 172_800
-    """Number of slots after which a message that waits longer is stored again."""
+    """a message further off is stored again on the way"""
     timer_flush_interval_ms: int = 1_000
-    """Interval between two checkpoints of the timer, in ms."""
+    """between checkpoints of the timer"""
     append_topic_for_timer_delete_key: bool = False
-    """A recall stores topic and id of the message. False: the id alone."""
+    """a recall names topic and id in the log, not the id alone"""
     timer_congest_num_each_slot: int = 2_147_483_647
-    """Number of messages in one slot from which on the broker refuses more and more messages for it."""
+    """a slot with more messages refuses further ones, at first some"""
     mapped_file_size_timer_log: int = 104_857_600
-    """Size of a timer log file, in bytes."""
+    """bytes of a file of the timer log"""
 
     memory_bytes: int = 0
-    """Physical memory that accessMessageInMemoryMaxRatio refers to, in bytes. 0: that of the machine."""
+    """physical memory assumed by the 40 % rule; 0: ask the machine"""
     commit_log_reserve_bytes: int = 8_388_608
-    """Disk space reserved ahead in the log, in bytes, so that a full disk is reported as an error."""
+    """disk space taken in advance, so that a full disk is an error"""
     mapped_queue_files_max: int = 0
-    """Maximum number of open consume queue files. 0: derived from the process's limit of open files."""
+    """queue files open at a time; 0: from the process's file limit"""
     hot_read_bytes: int = 67_108_864
-    """Size of the newest part of the log that is read without checking whether it is in memory, in bytes."""
+    """the log's newest bytes, read without asking whether they are in memory"""
     truncate_corrupt_log: bool = False
-    """Start although acknowledged records are damaged, and skip those records."""
+    """start although acknowledged records are damaged, leaving those out"""
     check_queues_on_start: bool = False
-    """Compare every consume queue entry with the log at the start, which reads the whole log."""
+    """compare every queue entry with the log, which reads all of it"""
 
     def __post_init__(self) -> None:
         for name, kind in (("flush_disk_type", FlushDiskType), ("broker_role", BrokerRole)):

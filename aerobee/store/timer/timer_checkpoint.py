@@ -11,11 +11,15 @@ in the timer log below the flushed position. RocketMQ reads nothing behind byte 
     @64 magic 8 | scan_from 8 | is closed 8 | copy of the read time 8 | copy of the counter 8 | crc32 of these 4
 
     @128 magic 8 | where the timer log begins 8 | size of its files 8 | crc32 of these and the one above 4
-    @192 magic 8 | source 8 | position 8 | log end 8 | crc32 of these and the one above 4   (a slave's copy only)
+    @192 magic 8 | source 8 | position 8 | log end 8 | crc32 of these and that @128 4   (a slave's copy only)
+    @256 magic 8 | marked from 8 | crc32 of these and that @128 4
 
 `scan_from` is a physical offset: deliveries of slots from the read time on are after it in the commit log. `is closed`
 is 1 while no slot was written since. If RocketMQ has written the file since, the copies differ, and scan_from is
 ignored.
+
+`marked from` is a physical offset: each delivery of a timer message from there on names it (source_pointer.py). A RocketMQ broker's do
+not.
 
 A slave's file repeats what its master said: `source` is the master's timer log, `position` where in it the copy ends, and `log end` where
 the master's commit log ended. The statement is true of a commit log that reaches `log end`.
@@ -41,6 +45,9 @@ _LOG_MAGIC = b"AEROTIM2"
 COPY_AT = 192
 COPY = struct.Struct(">8sQqq")
 _COPY_MAGIC = b"AEROTIM3"
+MARKED_AT = 256
+MARKED = struct.Struct(">8sq")
+_MARKED_MAGIC = b"AEROTIM4"
 ROCKETMQ = (1 << 64) - 1  # the source of a statement without units: a RocketMQ master's read time
 
 
@@ -71,6 +78,7 @@ class TimerCheckpoint:
     log_min: int = -1  # begin of the timer log; -1: unknown
     log_file_size: int = 0  # 0: not known
     copied_from: CopiedFrom | None = None  # None: this broker was the master
+    marked_from: int = -1  # physical offset; -1: unknown
 
     def fields(self) -> bytes:
         """The 56 bytes that RocketMQ knows."""
@@ -101,6 +109,10 @@ class TimerCheckpoint:
                 part = COPY.pack(_COPY_MAGIC, copied.source, copied.position, copied.log_end)
                 data[COPY_AT : COPY_AT + COPY.size] = part
                 struct.pack_into(">I", data, COPY_AT + COPY.size, zlib.crc32(part, crc))
+            if self.marked_from >= 0:
+                part = MARKED.pack(_MARKED_MAGIC, self.marked_from)
+                data[MARKED_AT : MARKED_AT + MARKED.size] = part
+                struct.pack_into(">I", data, MARKED_AT + MARKED.size, zlib.crc32(part, crc))
         return bytes(data)
 
 
@@ -138,7 +150,13 @@ def _with_log(checkpoint: TimerCheckpoint, data: bytes, seed: int) -> TimerCheck
     (crc,) = struct.unpack_from(">I", data, LOG_AT + LOG.size)
     if magic != _LOG_MAGIC or crc != zlib.crc32(part, seed):
         return checkpoint
-    return replace(checkpoint, log_min=log_min, log_file_size=file_size, copied_from=_copied_from(data, crc))
+    return replace(
+        checkpoint,
+        log_min=log_min,
+        log_file_size=file_size,
+        copied_from=_copied_from(data, crc),
+        marked_from=_marked_from(data, crc),
+    )
 
 
 def _copied_from(data: bytes, seed: int) -> CopiedFrom | None:
@@ -150,6 +168,15 @@ def _copied_from(data: bytes, seed: int) -> CopiedFrom | None:
     if magic != _COPY_MAGIC or crc != zlib.crc32(part, seed):
         return None
     return CopiedFrom(source=source, position=position, log_end=log_end)
+
+
+def _marked_from(data: bytes, seed: int) -> int:
+    part = data[MARKED_AT : MARKED_AT + MARKED.size]
+    if len(data) < MARKED_AT + MARKED.size + 4:
+        return -1
+    magic, marked_from = MARKED.unpack(part)
+    (crc,) = struct.unpack_from(">I", data, MARKED_AT + MARKED.size)
+    return marked_from if magic == _MARKED_MAGIC and crc == zlib.crc32(part, seed) else -1
 
 
 class TimerCheckpointFile:

@@ -103,6 +103,7 @@ class TimerFiles:
             fresh = replace(
                 TimerCheckpoint(read_time_ms=checkpoint.read_time_ms, scan_from=0),
                 log_file_size=self.log.file_size,
+                marked_from=checkpoint.marked_from,
             )
             self._checkpoints.write(fresh)
             self.log.clear()

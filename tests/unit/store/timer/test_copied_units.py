@@ -270,3 +270,16 @@ def test_a_part_looks_at_few_units_whatever_position_is_requested(monkeypatch: p
         assert looks <= wheel_walk.LOOKS_MAX + 1
         begin, part_count = part.following, part_count + 1
     assert part_count > 1
+
+
+@pytest.mark.parametrize("marked_from", [-1, 0, 700])
+def test_the_file_says_from_where_deliveries_name_messages(marked_from: int) -> None:
+    data = bytearray(replace(copied(1_000), marked_from=marked_from).encode())
+    read = decode_timer_checkpoint(bytes(data))
+    assert read is not None
+    assert read.marked_from == marked_from
+    assert read.copied_from is not None
+    data[48:56] = (99).to_bytes(8, "big")  # RocketMQ writes the first 56 bytes, among them the counter
+    read = decode_timer_checkpoint(bytes(data))
+    assert read is not None
+    assert read.marked_from == -1
