@@ -10,15 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+REMOTING, GRPC = "remoting", "grpc"  # as metrics and client lists name them
+
 
 class Caller(Protocol):
     """Compared by identity; belongs to one event loop.
 
     `principal`: the user who signed the request being served, "" for none. The access check sets it before the service is called; a
     service that awaits must read it first, because the caller's next request may have another user.
+    `protocol`: REMOTING or GRPC.
     """
 
     principal: str
+    protocol: str
 
     @property
     def address(self) -> str:

@@ -28,25 +28,25 @@ class MetricsConfig:
     """What a server's settings have of this; times in ms."""
 
     metrics_exporter_type: str = DISABLE
-    """PROM, OTLP_GRPC, LOG, or some of them with commas between"""
+    """PROM, OTLP_GRPC, LOG, or several of them, separated by commas."""
     metrics_prom_exporter_host: str = ""
-    """empty: every address"""
+    """Address of the HTTP port. Empty: every address."""
     metrics_prom_exporter_port: int = 5_557
-    """of the HTTP port with /metrics, /livez, /readyz, /startupz"""
+    """HTTP port of /metrics, /livez, /readyz and /startupz."""
     metrics_grpc_exporter_target: str = ""
-    """http://host:4317; without http:// by TLS"""
+    """http://host:4317, or host:port for TLS."""
     metrics_grpc_exporter_header: str = field(default="", repr=False)
-    """name:value,name:value; a secret"""
+    """name:value,name:value: headers of each OTLP_GRPC request. A secret."""
     metric_grpc_exporter_time_out_in_mills: int = 3_000
-    """of one request of OTLP_GRPC"""
+    """Time-out of one OTLP_GRPC request, in ms."""
     metric_grpc_exporter_interval_in_mills: int = 60_000
-    """from one export of OTLP_GRPC to the next"""
+    """Interval between two OTLP_GRPC exports, in ms."""
     metric_logging_exporter_interval_in_mills: int = 10_000
-    """the same of LOG"""
+    """Interval between two LOG exports, in ms."""
     metrics_export_batch_max_data_points: int = 1_000
-    """numbers in one request of OTLP_GRPC"""
+    """Maximum number of data points in one OTLP_GRPC request."""
     metrics_in_delta: bool = False
-    """OTLP_GRPC and LOG say what came since the last time"""
+    """OTLP_GRPC and LOG report the change since the last export instead of totals."""
 
     @property
     def exporters(self) -> frozenset[str]:

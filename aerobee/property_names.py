@@ -39,6 +39,9 @@ CORRELATION_ID = "CORRELATION_ID"
 
 POP_CK = "POP_CK"  # of a popped message: what its acknowledgement says
 
+# Sub-topic of a message of a LITE topic; lite_topic.py.
+LITE_TOPIC = "__LITE_TOPIC"
+
 # A batch in one record, and LMQs.
 INNER_PREFIX = "INNER_"
 INNER_NUM = "INNER_NUM"
@@ -48,3 +51,7 @@ ACK_LEVEL = "ACK_LEVEL"  # how safe a message is before its sender is answered (
 
 # A send that is stored once however often it comes (ours).
 DEDUP_KEY = "DEDUP_KEY"
+
+# A message of a recurring schedule (ours): the schedule's name, and its tick in ms.
+SCHEDULE_NAME = "AEROBEE_SCHEDULE"
+SCHEDULE_TICK = "AEROBEE_TICK"

@@ -13,6 +13,7 @@ TRANS_CHECK_MAX_TIME_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 WHEEL_TIMER_TOPIC = "rmq_sys_wheel_timer"
 SYSTEM_PREFIX = "rmq_sys_"
+RECURRING_TOPIC = f"{SYSTEM_PREFIX}aerobee_schedules"  # recurring schedules
 REVIVE_PREFIX = f"{SYSTEM_PREFIX}REVIVE_LOG_"  # and the cluster's name
 CLOUD_TRACE_PREFIX = f"{SYSTEM_PREFIX}TRACE_DATA_"  # clients with the cloud channel write their traces to it
 LMQ_PREFIX = "%LMQ%"  # queue 0 of such a topic is an LMQ

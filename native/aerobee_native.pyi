@@ -10,7 +10,9 @@ from aerobee.broker.fastpath.seam import (
     DelayHooks,
     FrameGrant,
     HandedOut,
+    LeveledReplies,
     Looked,
+    OptionHooks,
     PendingFrame,
     Stamp,
     TransactionHooks,
@@ -53,6 +55,8 @@ class BurstResult:
     def deferred_replies(self) -> bytes: ...
     @property
     def deferred_answers(self) -> Sequence[tuple[int, int]]: ...
+    @property
+    def leveled_replies(self) -> Sequence[LeveledReplies]: ...
     @property
     def stored_count(self) -> int: ...
     @property
@@ -107,6 +111,13 @@ class Backend:
     ) -> None: ...
     def serve_transactions(
         self, hooks: TransactionHooks, *, half_topic: TopicConfig, special_properties: frozenset[str]
+    ) -> None: ...
+    def serve_options(
+        self,
+        hooks: OptionHooks,
+        *,
+        find_leveled: Callable[[str], TopicConfig | None],
+        special_properties: frozenset[str],
     ) -> None: ...
     def burst(
         self,
@@ -178,7 +189,7 @@ class SocketTurns:
     @property
     def pulled(self) -> list[tuple[Any, list[PullResult]]]: ...
     @property
-    def held(self) -> list[tuple[Any, bytes, Sequence[tuple[int, int]]]]: ...
+    def held(self) -> list[tuple[Any, bytes, Sequence[tuple[int, int]], str | None]]: ...
     @property
     def events(self) -> list[tuple[Any, int, Any]]: ...
     @property

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from aerobee.caller import REMOTING
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.frame import FrameDecoder, encode_frame
 from aerobee.remoting.peer import Peer
@@ -22,6 +23,7 @@ class FakePeer:
         self.address = f"{host_port[0]}:{host_port[1]}"
         self.listener = "default"
         self.principal = ""
+        self.protocol = REMOTING
         self.is_open = True
         self.congested = False
         self.burst_note: Any = None
@@ -33,6 +35,10 @@ class FakePeer:
         self.close_reason = ""
         self.unsent_bytes = 0
         self._callbacks: list[Callable[[Any], None]] = []
+
+    @property
+    def is_behind(self) -> bool:
+        return self.congested
 
     def write(self, data: bytes) -> None:
         self.written.append(data)

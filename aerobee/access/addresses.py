@@ -90,7 +90,7 @@ def _ranges(text: str) -> Matches:
             raise ConfigError(f"white address {text!r}: {piece!r} is no number, range or *") from None
     if len(pieces) != count or any(low > high for low, high in ranges):
         raise ConfigError(
-            f"white address {text!r} has not {count} parts, or a range that ends before it begins"
+            f"white address {text!r} must have {count} parts, and each range must end after it begins"
         )
 
     def matches(host: str) -> bool:

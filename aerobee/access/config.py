@@ -19,45 +19,47 @@ class AccessConfig:
     """Defaults as AuthConfig (RocketMQ 5.5.0): no authentication."""
 
     authentication_enabled: bool = False
-    """each request is signed by a user"""
+    """Verify a signature of a known user on each request."""
     authorization_enabled: bool = False
-    """and is one of those that the user may make"""
+    """Check that the user has permission for each request. Requires authenticationEnabled."""
     authentication_provider: str = ""
-    """a class of RocketMQ's; the end of the name is looked at"""
+    """Class name of RocketMQ; only the last part of the name is compared."""
     authentication_metadata_provider: str = ""
-    """taken by class name: LocalAuthenticationMetadataProvider alone is there"""
+    """Class name of RocketMQ; only LocalAuthenticationMetadataProvider is implemented."""
     authentication_strategy: str = ""
-    """taken and not looked at: every request is verified"""
+    """Accepted for compatibility and ignored: every request is verified."""
     authentication_whitelist: str = ""
-    """request codes that need no signature, comma separated"""
+    """Request codes that need no signature, separated by commas."""
     init_authentication_user: str = field(default="", repr=False)
-    """{"username":…,"password":…}: made as Super"""
+    """{"username":…,"password":…}: a Super user, created at the start."""
     inner_client_authentication_credentials: str = field(default="", repr=False)
-    """{"accessKey":…,"secretKey":…}: what brokers sign with; made as Super"""
+    """{"accessKey":…,"secretKey":…}: credentials with which brokers sign their own requests; created as a Super
+    user.
+    """
     authorization_provider: str = ""
-    """taken by class name: DefaultAuthorizationProvider alone is there"""
+    """Class name of RocketMQ; only DefaultAuthorizationProvider is implemented."""
     authorization_metadata_provider: str = ""
-    """taken by class name: LocalAuthorizationMetadataProvider alone is there"""
+    """Class name of RocketMQ; only LocalAuthorizationMetadataProvider is implemented."""
     authorization_strategy: str = ""
-    """taken and not looked at: every request is judged"""
+    """Accepted for compatibility and ignored: the permission of every request is checked."""
     authorization_whitelist: str = ""
-    """request codes that every user may make"""
+    """Request codes that every user may send, separated by commas."""
     acl_enable: bool = False
-    """ACL 1.0: accounts of acl_file"""
+    """Access control 1.0: check requests against the accounts in aclFile."""
     acl_file: str = ""
-    """a file, or a directory of *.yml; empty: plain_acl.yml next to the configuration file"""
+    """A file, or a directory of *.yml files. Empty: plain_acl.yml next to the configuration file."""
     admin_open: bool = False
-    """without either: administrators' requests from other machines are served"""
+    """Without access control: also serve administrative requests from other machines."""
     auth_cluster_name: str = "DefaultCluster"
-    """cluster of a NameServer's own requests; a broker uses brokerClusterName"""
+    """Cluster name in a NameServer's own permission checks. A broker uses brokerClusterName."""
     access_open_listeners: str = ""
-    """names of listeners, comma separated, whose clients need no authentication"""
+    """Names of listeners, separated by commas, whose clients need no authentication."""
     audit_log_path: str = ""
-    """JSON lines of administrators' requests and refusals; empty: no audit log"""
+    """File of JSON lines about administrative requests and refusals. Empty: no audit log."""
     audit_log_bytes_max: int = 100 * 1024 * 1024
-    """of that file; a fuller one becomes auditLogPath.1, and .1 becomes .2; 0: never"""
+    """Maximum size of the audit log, in bytes. A full file becomes auditLogPath.1, and .1 becomes .2. 0: no limit."""
     audit_log_files_max: int = 10
-    """such older files that are kept"""
+    """Number of rotated audit logs to keep."""
 
     def __post_init__(self) -> None:
         """Raises ConfigError."""
@@ -76,7 +78,7 @@ class AccessConfig:
             ("authorizationProvider", self.authorization_provider, "DefaultAuthorizationProvider"),
         ):
             if value and not value.endswith(known):
-                raise ConfigError(f"{key} is {value!r}; there is {known} alone")
+                raise ConfigError(f"{key} is {value!r}; only {known} is implemented")
         for key, value in (
             ("authenticationWhitelist", self.authentication_whitelist),
             ("authorizationWhitelist", self.authorization_whitelist),

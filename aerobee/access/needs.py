@@ -137,6 +137,12 @@ def _route(request: RemotingCommand, cluster_name: str) -> Iterator[Need]:
     yield topic_or_group(_text(request, "topic"), ROUTE, SUB_OR_GET)
 
 
+def _create_schedule(request: RemotingCommand, cluster_name: str) -> Iterator[Need]:
+    """Who makes the broker send to a topic must be permitted to send to it."""
+    yield Need(cluster(cluster_name), UPDATE)
+    yield topic_or_group(_text(request, "topic"), PUB, SUB)
+
+
 def _consume(request: RemotingCommand, cluster_name: str) -> Iterator[Need]:
     yield topic_or_group(_text(request, "topic"), SUB, SUB)
     yield Need(group(_text(request, "consumerGroup")), SUB)
@@ -186,6 +192,14 @@ def _heartbeat(request: RemotingCommand, cluster_name: str) -> Iterator[Need]:
         yield Need(group(name), SUB)
     subscriptions = [each for consumer in consumers for each in _dicts(consumer, "subscriptionDataSet")]
     for name in _names(subscriptions, "topic"):
+        yield topic_or_group(name, SUB, SUB)
+
+
+def _lite_subscriptions(request: RemotingCommand, cluster_name: str) -> Iterator[Need]:
+    entries = _dicts(_body(request), "subscriptionSet")
+    for name in _names(entries, "group"):
+        yield Need(group(name), SUB)
+    for name in _names(entries, "topic"):
         yield topic_or_group(name, SUB, SUB)
 
 
@@ -252,7 +266,8 @@ RULES: dict[int, Rule] = {
     **dict.fromkeys((R.SEND_MESSAGE_V2, R.SEND_BATCH_MESSAGE, R.SEND_REPLY_MESSAGE_V2), _sends_to("b", "i")),
     R.RECALL_MESSAGE: _sends_to("topic"),
     R.END_TRANSACTION: _end_transaction, R.GET_ROUTEINFO_BY_TOPIC: _route,
-    R.PULL_MESSAGE: _consume, R.LITE_PULL_MESSAGE: _consume, R.POP_MESSAGE: _consume, R.PEEK_MESSAGE: _consume,
+    R.PULL_MESSAGE: _consume, R.LITE_PULL_MESSAGE: _consume, R.POP_MESSAGE: _consume, R.POP_LITE_MESSAGE: _consume,
+    R.LITE_SUBSCRIPTION_CTL: _lite_subscriptions, R.PEEK_MESSAGE: _consume,
     R.ACK_MESSAGE: _settle, R.CHANGE_MESSAGE_INVISIBLETIME: _settle, R.NOTIFICATION: _consume,
     R.BATCH_ACK_MESSAGE: _batch_ack, R.POLLING_INFO: _offset(SUB_OR_GET),
     R.HEART_BEAT: _heartbeat, R.UNREGISTER_CLIENT: _unregister, R.CHECK_CLIENT_CONFIG: _check_client,
@@ -297,6 +312,8 @@ RULES: dict[int, Rule] = {
     R.AEROBEE_LIST_TRANSACTIONS: _READ_CLUSTER, R.AEROBEE_RESOLVE_TRANSACTION: _CHANGE_CLUSTER,
     R.AEROBEE_LIST_POPS: _READ_CLUSTER, R.AEROBEE_LIST_TIMERS: _READ_CLUSTER,
     R.AEROBEE_RESCHEDULE_TIMER: _CHANGE_CLUSTER, R.AEROBEE_LIST_LOCKS: _READ_CLUSTER,
+    R.AEROBEE_CREATE_SCHEDULE: _create_schedule, R.AEROBEE_LIST_SCHEDULES: _READ_CLUSTER,
+    R.AEROBEE_CHANGE_SCHEDULE: _CHANGE_CLUSTER,
     # a broker
     R.UPDATE_BROKER_CONFIG: _CHANGE_CLUSTER, R.GET_BROKER_CONFIG: _READ_CLUSTER,
     R.GET_BROKER_RUNTIME_INFO: _READ_CLUSTER, R.GET_PRODUCER_CONNECTION_LIST: _READ_CLUSTER,

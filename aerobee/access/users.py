@@ -46,7 +46,7 @@ class User:
         """Raises UsageError."""
         if not NAME.match(self.name) or "@" in self.name:
             raise UsageError(
-                f"user name {self.name!r}: 1 to 128 visible ASCII characters without @ are taken"
+                f"user name {self.name!r}: must have 1 to 128 visible ASCII characters, without @"
             )
         if not self.password or len(self.password) > PASSWORD_CHARS_MAX:
             raise UsageError(f"the password of {self.name} has to have 1 to {PASSWORD_CHARS_MAX} characters")
@@ -139,7 +139,7 @@ class Users:
     def put(self, user: User) -> None:
         """Add or replace a user. Raises UsageError for too many users, StoreError."""
         if user.name not in self.users and len(self.users) >= USERS_MAX:
-            raise UsageError(f"there are {USERS_MAX} users, more are not kept")
+            raise UsageError(f"there are already {USERS_MAX} users, the maximum: delete one first")
         self._user_table.put(user.name, _dump(user.to_document()))
         self.users[user.name] = user
         self._changed()

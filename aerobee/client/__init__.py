@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         machine_room,
         machine_room_nearby,
     )
+    from aerobee.client.consumer.lite_consumer import LiteConsumer, LiteStart
     from aerobee.client.consumer.popped import PoppedMessage
     from aerobee.client.consumer.pull_consumer import PullConsumer
     from aerobee.client.consumer.push_consumer import PushConsumer
@@ -53,6 +54,8 @@ _HOME = {
     "Compression": "aerobee.client.base.config",
     "ConsumeFrom": "aerobee.client.base.config",
     "ConsumerConfig": "aerobee.client.base.config",
+    "LiteConsumer": "aerobee.client.consumer.lite_consumer",
+    "LiteStart": "aerobee.client.consumer.lite_consumer",
     "MessageModel": "aerobee.client.base.config",
     "OffsetMove": "aerobee.client.admin.offsets",
     "OffsetTarget": "aerobee.client.admin.offsets",
@@ -99,6 +102,8 @@ __all__ = [
     "Compression",
     "ConsumeFrom",
     "ConsumerConfig",
+    "LiteConsumer",
+    "LiteStart",
     "MessageModel",
     "OffsetMove",
     "OffsetTarget",

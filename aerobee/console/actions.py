@@ -6,6 +6,7 @@ A dry run changes nothing and returns a preview with the command. The same field
 from __future__ import annotations
 
 import shlex
+from base64 import b64decode
 from typing import Any
 
 from aerobee import Message
@@ -50,19 +51,26 @@ class Actions:
         return shlex.join(("aerobee", *words, "--nameserver", self._nameserver))
 
     async def send(self, fields: Fields, dry_run: bool) -> Outcome:
-        """Send one message of text."""
-        topic, body = text(fields, "topic"), str(fields.get("body", ""))
-        check_topic_name(topic)
-        if len(body.encode()) > BODY_MAX:
-            raise UsageError(f"the body is larger than the limit of {BODY_MAX} bytes")
-        tag, keys = str(fields.get("tag", "")).strip(), tuple(str(fields.get("keys", "")).split())
-        options = [*(("--tag", tag) if tag else ()), *(word for key in keys for word in ("--keys", key))]
-        command = self._command("send", topic, body, *options)
+        """Send one message: `body` is text, `body_base64` any bytes; `properties` are the user's."""
+        message = _message(fields)
+        topic = message.topic
+        options = [
+            *(("--tag", message.tag) if message.tag else ()),
+            *(word for key in message.keys for word in ("--keys", key)),
+            *(
+                word
+                for name, value in message.properties.items()
+                for word in ("--property", f"{name}={value}")
+            ),
+        ]
+        try:
+            command = self._command("send", topic, message.body.decode(), *options)
+        except UnicodeDecodeError:
+            command = self._command("send", topic, "--file", "BODY", "--whole", *options)
+        size = plural(len(message.body), "byte")
         if dry_run:
-            return Outcome(
-                command, f"one message of {plural(len(body.encode()), 'byte')} would be sent to {topic}"
-            )
-        result = await self._producer.send(Message(topic, body.encode(), tag=tag or None, keys=keys))
+            return Outcome(command, f"one message of {size} would be sent to {topic}")
+        result = await self._producer.send(message)
         queue = result.queue
         row = {
             "message_id": result.message_id,
@@ -233,3 +241,23 @@ class Actions:
                 raise UsageError(f"{broker} still has {key}={after}: this setting cannot change at runtime")
         rows = ({"broker": broker, "key": key, "before": before, "after": value},)
         return Outcome(command, f"{key} {'would become' if dry_run else 'is'} {value}", rows)
+
+
+def _message(fields: Fields) -> Message:
+    """The message of a send. Raises UsageError."""
+    topic = text(fields, "topic")
+    check_topic_name(topic)
+    encoded = fields.get("body_base64")
+    try:
+        body = (
+            b64decode(encoded, validate=True) if encoded is not None else str(fields.get("body", "")).encode()
+        )
+    except (TypeError, ValueError):
+        raise UsageError("body_base64 is not base64") from None
+    if len(body) > BODY_MAX:
+        raise UsageError(f"the body is larger than the limit of {BODY_MAX} bytes")
+    properties = fields.get("properties") or {}
+    if not isinstance(properties, dict) or not all(isinstance(each, str) for each in properties.values()):
+        raise UsageError("properties must map names to texts")
+    tag, keys = str(fields.get("tag", "")).strip(), tuple(str(fields.get("keys", "")).split())
+    return Message(topic, body, tag=tag or None, keys=keys, properties=properties)

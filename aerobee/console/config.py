@@ -17,35 +17,37 @@ class ConsoleConfig:
     """One console. Raises ConfigError for settings that would admit unauthenticated clients of other machines."""
 
     nameserver: str
-    """addresses of the NameServers, several with ;"""
+    """Addresses of the NameServers, separated by ;."""
     host: str = "127.0.0.1"
-    """address to listen on"""
+    """Address of the listener."""
     port: int = PORT
-    """0: a free port"""
+    """Port of the listener. 0: a free port."""
     listen_descriptor: int = -1
-    """an inherited listening socket, instead of host and port"""
+    """File descriptor of an inherited listening socket, instead of host and port. -1: none."""
     read_only: bool = False
-    """pages show everything and change nothing"""
+    """Refuse every change."""
     users_file: Path | None = None
-    """without a file every client is admin: loopback only"""
+    """File of users and passwords. Without it every browser is an administrator, and the console listens on
+    loopback only.
+    """
     cluster_users: bool = False
-    """also log in users of the cluster's access control"""
+    """Also accept logins of users of the cluster's access control."""
     audit_file: Path | None = None
-    """JSON lines; without a file they go to the log of the process"""
+    """File of JSON lines about changes. Without it they go to the log of the process."""
     host_names: tuple[str, ...] = field(default=())
-    """further host names that browsers may use"""
+    """Further host names under which browsers may open the console."""
     user_header: str = ""
-    """header in which a reverse proxy passes the user name"""
+    """Header in which a reverse proxy passes the user name."""
     client_header: str = ""
-    """header in which a reverse proxy passes the browser's address, such as X-Forwarded-For"""
+    """Header in which a reverse proxy passes the browser's address, such as X-Forwarded-For."""
     proxy_addresses: tuple[str, ...] = ("127.0.0.1", "::1")
-    """proxies whose headers are trusted"""
+    """Addresses of the reverse proxies whose headers are trusted."""
     plan_file: Path | None = None
-    """a plan of `aerobee spark placement` to show"""
+    """Plan of `aerobee spark placement` to show."""
     prometheus_url: str = ""
     """a Prometheus server that scrapes the brokers, for charts over a day and a month"""
     refresh_s: float = 2.0
-    """interval between two snapshots of the cluster while a page is open"""
+    """Interval between two snapshots of the cluster while a page is open, in seconds."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65_535:

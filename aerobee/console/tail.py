@@ -8,16 +8,15 @@ from collections import Counter
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from aerobee.client import Admin
+from aerobee.client import Admin, ReceivedMessage
 from aerobee.console.views import shown
 from aerobee.errors import AerobeeError
 from aerobee.message import MessageQueue
 
 log = logging.getLogger(__name__)
 LOOK_S = 1.0
-SHOWN_A_LOOK = (
-    20  # messages of a queue per poll; of a faster queue the newest, with the number of skipped ones
-)
+SHOWN_A_LOOK = 32  # messages of a queue per poll, one pull; of a faster queue the newest, with the number of skipped ones
+BODY_MAX = 8_192  # bytes of a body; the page reads a larger one when the reader opens the message
 WAITING_MAX = 200  # pending messages of a slow page
 TOPICS_MAX = 50
 
@@ -115,8 +114,7 @@ class Tails:
                         self._send(topic, {"passed": begin - before})
                     ends[row.queue] = begin
                     while ends[row.queue] < row.max_offset:
-                        await self._show(topic, row.queue, ends[row.queue])
-                        ends[row.queue] += 1
+                        ends[row.queue] = await self._show(topic, row.queue, ends[row.queue])
                 if is_first:
                     is_first = False
                     self._begun.add(topic)
@@ -128,10 +126,26 @@ class Tails:
                 self._send(topic, {"error": f"internal error of the console: {error!r}"})
             await asyncio.sleep(LOOK_S)
 
-    async def _show(self, topic: str, queue: MessageQueue, offset: int) -> None:
-        """Send one message, or an error for an unreadable one, which is skipped. Raises retriable errors."""
+    async def _show(self, topic: str, queue: MessageQueue, offset: int) -> int:
+        """Send messages from `offset` on, and return the offset to continue. Raises retriable errors.
+
+        A batch that cannot be read is read message by message: only the unreadable one is skipped, with an error.
+        """
         try:
-            event: dict[str, Any] = {"message": shown(await self._admin.message_at(queue, offset))}
+            messages, following = await self._admin.messages_from(queue, offset)
+        except AerobeeError as error:
+            if error.retriable:
+                raise
+            return await self._show_one(topic, queue, offset)
+        except Exception:
+            return await self._show_one(topic, queue, offset)
+        for message in messages:
+            self._send(topic, self._event(message, queue))
+        return following
+
+    async def _show_one(self, topic: str, queue: MessageQueue, offset: int) -> int:
+        try:
+            event = self._event(await self._admin.message_at(queue, offset), queue)
         except AerobeeError as error:
             if error.retriable:
                 raise
@@ -140,6 +154,14 @@ class Tails:
             log.exception("offset %d of %s cannot be shown", offset, queue)
             event = {"error": f"internal error of the console at offset {offset} of {queue}: {error!r}"}
         self._send(topic, event)
+        return offset + 1
+
+    def _event(self, message: ReceivedMessage, queue: MessageQueue) -> dict[str, Any]:
+        try:
+            return {"message": shown(message, BODY_MAX)}
+        except Exception as error:
+            log.exception("a message of %s cannot be shown", queue)
+            return {"error": f"internal error of the console at a message of {queue}: {error!r}"}
 
     def _send(self, topic: str, event: dict[str, Any]) -> None:
         for queue in self._watchers.get(topic, ()):

@@ -8,6 +8,7 @@ from typing import Any
 
 from aerobee.client import Admin, ReceivedMessage
 from aerobee.clock import MS_PER_DAY, Clock
+from aerobee.console.browse import Browser, Search
 from aerobee.console.charts import Charts
 from aerobee.console.history import CLUSTER, Kind
 from aerobee.console.placement_view import PlacementView
@@ -19,7 +20,7 @@ from aerobee.errors import (
     RequestNotSupported,
     UsageError,
 )
-from aerobee.message import check_group_name
+from aerobee.message import MessageQueue, check_group_name
 from aerobee.ops.commands.consume import shown_document
 from aerobee.ops.commands.trace import event_document
 from aerobee.ops.diagnosis.why_facts import gather_group, gather_message
@@ -28,6 +29,8 @@ from aerobee.ops.settings.setting_meanings import SettingMeaning, broker_setting
 from aerobee.system_names import TRACE_TOPIC
 
 BODY_MAX = 65_536  # bytes of a body that a page gets
+LISTED_BODY_MAX = 8_192  # in a list of messages, of which each can be read whole
+WHOLE_BODY_MAX = 4 * 1024 * 1024  # of one message
 FOUND_MAX = 64
 DEAD_LETTERS_MAX = 200
 PAGE_ROWS = 100  # rows of a list in one response
@@ -44,6 +47,7 @@ class Views:
     ) -> None:
         self._admin = admin
         self._charts = charts
+        self._browser = Browser(admin)
         self._placement = placement
         self._snapshot = snapshot
         self._clock = clock
@@ -54,6 +58,8 @@ class Views:
             "topic": self.topic,
             "groups": self.groups,
             "group": self.group,
+            "browse": self.browse,
+            "message": self.message,
             "messages": self.messages,
             "trace": self.trace,
             "why": self.why,
@@ -164,6 +170,7 @@ class Views:
                     "address": each.address,
                     "language": each.language,
                     "version": each.version,
+                    "protocol": each.protocol,
                 }
                 for each in (online.connections if online else ())
             ],
@@ -202,6 +209,31 @@ class Views:
         except AerobeeError:
             return None
         return max(0, self._clock.now_ms() - message.store_timestamp)
+
+    async def browse(self, query: Query) -> dict[str, Any]:
+        """A page of a topic's messages: see browse.Search."""
+        order = query.get("by", "newest")
+        found = await self._browser.page(
+            Search(
+                topic=needed(query, "topic"),
+                queue=query.get("queue", ""),
+                order=order,
+                start=number(query, "what") if order in ("offset", "time") else 0,
+                filter_by=query.get("filter", ""),
+                value=query.get("value", ""),
+                cursor=query.get("cursor", ""),
+            )
+        )
+        return found | {"messages": [shown(each, LISTED_BODY_MAX) for each in found["messages"]]}
+
+    async def message(self, query: Query) -> dict[str, Any]:
+        """The message at an `offset` of a `queue` (broker/id) of a `topic`, with its whole body."""
+        topic, offset = needed(query, "topic"), number(query, "offset")
+        broker, _, queue_id = needed(query, "queue").rpartition("/")
+        if not queue_id.isdecimal() or len(queue_id) > 9:
+            raise UsageError(f"queue is {query['queue']!r}, not broker/id")
+        found = await self._admin.message_at(MessageQueue(topic, broker, int(queue_id)), offset)
+        return {"message": shown(found, WHOLE_BODY_MAX)}
 
     async def messages(self, query: Query) -> dict[str, Any]:
         """Messages by `id` (a unique key needs the topic), by `key`, or by `time` in ms: the first of each queue from then on."""
@@ -398,13 +430,14 @@ def _page(query: Query) -> int:
     return max(1, min(number(query, "count", PAGE_ROWS), PAGE_ROWS))
 
 
-def shown(message: ReceivedMessage) -> dict[str, Any]:
-    """A message for a page: the body as base64, truncated to BODY_MAX bytes."""
+def shown(message: ReceivedMessage, body_max: int = BODY_MAX) -> dict[str, Any]:
+    """A message for a page: the body as base64, truncated to `body_max` bytes."""
     document = shown_document(message)
     del document["encoding"]
     body, _ = message.body_or_stored()
     return document | {
-        "body": b64encode(body[:BODY_MAX]).decode(),
+        "queue_topic": message.queue.topic,
+        "body": b64encode(body[:body_max]).decode(),
         "body_bytes": len(body),
-        "is_cut": len(body) > BODY_MAX,
+        "is_cut": len(body) > body_max,
     }

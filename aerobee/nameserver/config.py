@@ -58,71 +58,71 @@ class NameServerConfig(MetricsConfig):
     """One NameServer. Its state is in memory; only the KV configuration reaches the disk."""
 
     listen_port: int = 9876
-    """0 takes a free port"""
+    """Port for clients and brokers. 0: a free port."""
     bind_address: str = "0.0.0.0"
-    """0.0.0.0: every IPv4 address of the machine; [::]: every IPv6 address; empty: both"""
+    """Address of the listener. 0.0.0.0: every IPv4 address of the machine; [::]: every IPv6 address; empty: both."""
     listeners: str | None = None
-    """name://host:port,name://host:port instead of the two above"""
+    """name://host:port,…: replaces bindAddress and listenPort."""
     kv_config_path: str | None = None
-    """kvConfig.json; None keeps the KV configuration in memory only"""
+    """Path of kvConfig.json. None: the KV configuration stays in memory."""
     config_store_path: str | None = None
-    """file to which UPDATE_NAMESRV_CONFIG writes; None keeps changes in memory"""
+    """File to which UPDATE_NAMESRV_CONFIG writes. None: changes stay in memory."""
     config_black_list: str = "configBlackList;configStorePath;kvConfigPath"
-    """keys that no request changes, besides those that none ever may; ; between them"""
+    """Keys that no request may change, separated by ;, in addition to those that can never be changed."""
     product_env_name: str = "center"
-    """taken, without effect: clusterTest is not there"""
+    """Accepted for compatibility and ignored, because clusterTest is not implemented."""
     cluster_test: bool = False
-    """taken, without effect: no requests to another environment's NameServers"""
+    """Accepted for compatibility and ignored: no requests go to the NameServers of another environment."""
     order_message_enable: bool = False
-    """attach ORDER_TOPIC_CONFIG entries to routes"""
+    """Add the entries of ORDER_TOPIC_CONFIG to routes."""
     return_order_topic_config_to_broker: bool = True
-    """a registration is answered with the topics of ORDER_TOPIC_CONFIG"""
+    """Return the topics of ORDER_TOPIC_CONFIG in the reply to a registration."""
     delete_topic_with_broker_registration: bool = False
-    """a topic that a registration names no more loses that broker"""
+    """Remove a broker from the topics that its registration no longer contains."""
     support_acting_master: bool = False
-    """present the lowest slave as id 0 while a master is away"""
+    """While a group has no master, return its slave with the lowest id as id 0."""
     notify_min_broker_id_changed: bool = False
-    """notify the brokers of a group when the lowest id among them changes"""
+    """Notify the brokers of a group when the lowest id among them changes."""
     enable_all_topic_list: bool = True
-    """GET_ALL_TOPIC_LIST_FROM_NAMESERVER is served"""
+    """Serve GET_ALL_TOPIC_LIST_FROM_NAMESERVER."""
     enable_topic_list: bool = True
-    """the lists of a cluster's topics and of unit topics are served"""
+    """Serve the lists of a cluster's topics and of unit topics."""
     enable_controller_in_namesrv: bool = False
-    """this process is one of the controllers, too (ControllerConfig's keys)"""
+    """Also run a controller in this process, with the keys of ControllerConfig."""
     need_wait_for_service: bool = False
-    """routes are refused for waitSecondsForService after the start"""
+    """Refuse route queries for waitSecondsForService after the start."""
     wait_seconds_for_service: int = 45
-    """seconds for that"""
+    """Duration of needWaitForService, in seconds."""
     scan_not_active_broker_interval: int = 5_000
-    """ms between looks for brokers that fell silent"""
+    """Interval between two searches for dead brokers, in ms."""
     server_channel_max_idle_time_seconds: int = 120
-    """then a silent connection is closed"""
+    """Idle time after which a connection is closed, in seconds."""
     server_connections_max: int = 0
-    """one more is closed immediately; 0: half of the process's file limit"""
+    """Maximum number of connections; further ones are closed immediately. 0: half of the process's limit of open files."""
     tls_handshake_timeout_millis: int = 10_000
-    """then a connection without a finished handshake is closed"""
+    """Maximum duration of a TLS handshake, in ms. Then the connection is closed."""
     frame_receive_timeout_millis: int = 30_000
-    """for a frame that has begun, and 1 s more for each 8 KiB"""
+    """Maximum time to receive one frame, in ms, plus 1 s for each 8 KiB. Then the connection is closed."""
     registered_broker_nums_max: int = 10_000
-    """broker processes that are registered when another one comes"""
+    """Maximum number of registered broker processes."""
     broker_group_members_max: int = 64
-    """processes of one broker name, a master and its slaves"""
+    """Maximum number of processes with one broker name, a master and its slaves."""
     broker_address_nums_max: int = 64
-    """addresses of one broker: of its listeners, of its filter servers"""
+    """Maximum number of addresses of one broker, of its listeners and of its filter servers."""
     broker_topic_nums_max: int = 100_000
-    """topics of one broker name"""
+    """Maximum number of topics of one broker name."""
     route_entry_nums_max: int = 2_000_000
-    """pairs of topic and broker name, of all brokers"""
+    """Maximum number of pairs of topic and broker name, over all brokers."""
     kv_config_keys_max: int = 10_000
-    """keys of all namespaces together"""
+    """Maximum number of KV keys, over all namespaces."""
     kv_config_bytes_max: int = 4 * 1024 * 1024
-    """of all namespaces, keys and values; each change writes them all"""
+    """Maximum size of KV keys and values, over all namespaces, in bytes. Each change writes all of them."""
     pending_reply_bytes_max: int = 256 * 1024 * 1024
-    """answers that peers have not read yet, all connections"""
+    """Maximum size of the replies that peers have not read yet, over all connections, in bytes."""
     metrics_prom_exporter_port: int = 5_558
-    """a broker's default is 5557"""
+    """Port of the metrics. The default of a broker is 5557."""
     shutdown_wait_time_seconds: int = 3
-    """longest that stop() lets answers under way finish"""
+    """Maximum time that stop() waits for unfinished replies, in seconds."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.listen_port <= 65_535:

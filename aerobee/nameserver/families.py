@@ -25,7 +25,7 @@ def nameserver_families(table: RouteTable, *, connections: int, clock: Clock) ->
         (joined(common, label_text({"cluster": group.cluster, "broker": name})), group)
         for name, group in list(table.groups.items())
     ]
-    meaning = "1: the broker with id 0 of this name is registered"
+    meaning = "1: a master of this broker name is registered, else 0"
     yield Family(
         "aerobee_nameserver_has_master",
         GAUGE,
@@ -33,7 +33,7 @@ def nameserver_families(table: RouteTable, *, connections: int, clock: Clock) ->
         ((label, int(MASTER_ID in group.members)) for label, group in groups),
     )
     members = ((label, len(group.members)) for label, group in groups)
-    yield Family("aerobee_nameserver_replicas", GAUGE, "Brokers of one name", members)
+    yield Family("aerobee_nameserver_replicas", GAUGE, "Registered brokers of one broker name", members)
     now_ms = steady_ms(clock)
     silent = (
         (
@@ -42,4 +42,9 @@ def nameserver_families(table: RouteTable, *, connections: int, clock: Clock) ->
         )
         for each in list(table.live.values())
     )
-    yield Family("aerobee_nameserver_broker_silent_seconds", GAUGE, "Since its last sign of life", silent)
+    yield Family(
+        "aerobee_nameserver_broker_silent_seconds",
+        GAUGE,
+        "Time since the broker's last registration or heartbeat, s",
+        silent,
+    )

@@ -128,7 +128,7 @@ class Applier:
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(carried_out(change)) for change in self._changes(back)]
         if failures:
-            raise ExceptionGroup(f"not where it shall be: {plural(len(failures), 'topic')}", failures)
+            raise ExceptionGroup(f"not at the planned broker: {plural(len(failures), 'topic')}", failures)
         self._journal.note("end", at_ms=self._clock.now_ms(), direction=direction)
         return sum(task.result() for task in running)
 

@@ -73,7 +73,7 @@ class ArrivalCalls(Admin):
             return end - begin
         count = 0
         while begin < end:
-            messages, begin = await self._read(queue, begin)
+            messages, begin = await self.messages_from(queue, begin)
             for message in messages:
                 if message.tag == CHECK_POINT_TAG:
                     fields = fastjson.loads_trusted(message.body, "a check point")
@@ -138,7 +138,7 @@ class ArrivalCalls(Admin):
         while begin < end:
             if left <= 0:
                 return f"more than {READ_MAX} messages wait in {queue.topic} at {queue.broker_name}", 0
-            messages, following = await self._read(queue, begin)
+            messages, following = await self.messages_from(queue, begin)
             for message in messages:
                 real = message.properties.get("REAL_TOPIC"), message.properties.get("REAL_QID", "")
                 if (

@@ -46,7 +46,7 @@ class Journal:
             ) from error
         if descriptor is None:
             raise UsageError(
-                f"this plan is being carried out or taken back by another process, which holds {self.path}: wait until it "
+                f"another process is applying or reverting this plan and holds {self.path}: wait until it "
                 f"ends, or end it"
             )
         try:

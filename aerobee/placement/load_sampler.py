@@ -123,7 +123,7 @@ class LoadSampler(PlacementAdmin):
         if newest is None or newest.max_offset <= newest.min_offset:
             return False
         queue: MessageQueue = newest.queue
-        messages, _ = await self._read(queue, newest.max_offset - 1)
+        messages, _ = await self.messages_from(queue, newest.max_offset - 1)
         return any(SHARDING_KEY in message.properties for message in messages)
 
     async def _counted(

@@ -19,8 +19,9 @@ import itertools
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, cast
 
+from aerobee.caller import GRPC, REMOTING
 from aerobee.errors import (
     ConnectionLost,
     RequestTimeout,
@@ -28,6 +29,7 @@ from aerobee.errors import (
     WireError,
 )
 from aerobee.host_port import join_address
+from aerobee.remoting.burst_reader import BurstReader
 from aerobee.remoting.codes import request_name
 from aerobee.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
 from aerobee.remoting.frame import FrameDecoder, encode_frame
@@ -72,20 +74,6 @@ class Endpoint:
     on_lost: Callable[[Connection], None] | None = None
 
 
-@runtime_checkable
-class BurstReader(Protocol):
-    """A transport that passes reads directly to the burst hook while the connection `takes_bursts`.
-
-    A protocol, because direct.py, which implements it, is in a higher layer.
-    """
-
-    def stop_serving(self) -> None:
-        """Pass all bytes to the connection from now on."""
-
-    def hand_back(self) -> None:
-        """As stop_serving(), but only if the transport buffers the beginning of a frame."""
-
-
 class Connection(asyncio.Protocol):
     """One open connection, of a server or of a client: a Peer (peer.py). Belongs to its event loop.
 
@@ -108,6 +96,7 @@ class Connection(asyncio.Protocol):
         self.own_port = 0
         self.listener = listener
         self.principal = ""
+        self.protocol = REMOTING  # GRPC once its first byte says so
         self.is_open = False
         self.burst_note: Any = None
         self.proofs: RequestProofs | None = None  # prover of requests, after prove() was called
@@ -178,17 +167,20 @@ class Connection(asyncio.Protocol):
     @property
     def is_busy(self) -> bool:
         """True while handlers run or bytes wait to be sent."""
-        transport = self._transport
-        unsent = 0 if transport is None or self._is_lost else transport.get_write_buffer_size()
         is_busy = self._requests.is_busy or (self._other is not None and self._other.is_busy)
-        return bool(is_busy or self._out_bytes or unsent)
+        return is_busy or self.unsent_bytes > 0
 
     @property
     def unsent_bytes(self) -> int:
         """Bytes of replies and calls that the peer has not taken yet."""
         transport = self._transport
         waiting = 0 if transport is None or self._is_lost else transport.get_write_buffer_size()
-        return self._out_bytes + waiting
+        return self._out_bytes + waiting + (0 if self._other is None else self._other.unsent_bytes)
+
+    @property
+    def is_behind(self) -> bool:
+        """True while the peer takes less than was made for it: of its socket, or of the windows of another protocol."""
+        return self.congested or (self._other is not None and self._other.unsent_bytes > 0)
 
     @staticmethod
     def next_opaque() -> int:
@@ -465,6 +457,7 @@ class Connection(asyncio.Protocol):
                 return
         if not self._is_remoting:
             if self._other is None and data[0] == HTTP2_FIRST_BYTE and self._endpoint.http2 is not None:
+                self.protocol = GRPC
                 self._other = self._endpoint.http2(self)
             if self._other is not None:
                 self._receive_other(data)

@@ -65,8 +65,9 @@ class SocketTurns(Protocol):
         ...
 
     @property
-    def held(self) -> list[tuple[Any, bytes, Answers]]:
-        """(connection, replies deferred until disk or replicas have the messages, their request codes and numbers)."""
+    def held(self) -> list[tuple[Any, bytes, Answers, str | None]]:
+        """(connection, replies deferred until disk or replicas have the messages, their request codes and numbers, the
+        ack level for which they wait; None: that of the broker's settings)."""
         ...
 
     @property

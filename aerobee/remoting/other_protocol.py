@@ -23,6 +23,11 @@ class OtherProtocol(Protocol):
         """True while nothing more is to be read."""
         ...
 
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes of answers that it keeps until the peer takes them."""
+        ...
+
     def receive(self, data: bytes) -> None:
         """Take bytes of the peer. Called once with those of each read."""
         ...

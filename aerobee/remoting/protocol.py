@@ -34,11 +34,24 @@ MESSAGE_TYPES = (
     "LITE",
     "UNSPECIFIED",
 )  # its values
+# Attributes of lite topics: of their topic, and of the groups that consume them.
+LITE_EXPIRATION = (
+    "lite.topic.expiration"  # minutes without a message after which a lite topic is removed; -1: never
+)
+LITE_BIND_TOPIC = "lite.bind.topic"  # makes a lite group, of this topic
+LITE_MODEL = "lite.sub.model"
+LITE_SHARED, LITE_EXCLUSIVE = "Shared", "Exclusive"  # its values
+LITE_RESET_ON_EXCLUSION = "lite.sub.reset.offset.exclusive"
+LITE_RESET_ON_UNSUBSCRIBE = "lite.sub.reset.offset.unsubscribe"
+LITE_QUOTA = "lite.sub.client.quota"  # lite topics of one client
+LITE_WILDCARD = "lite.sub.wildcard"  # the group consumes every lite topic
 ACK_LEVEL_ATTRIBUTE = "ack.level"  # of a topic (Aerobee): when its sends are acknowledged
 ORDER_TOPIC_NAMESPACE = "ORDER_TOPIC_CONFIG"  # of the NameServers' KV configuration
 FAQ = (
     "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."  # the end of many refusals
 )
 LEVEL_FIELD = "aerobeeAck"  # of a reply to a send that named an acknowledgement level: that level
+EPOCH_FIELD = "aerobeeEpoch"  # likewise: the epoch of the master that answers
+LOG_OFFSET_FIELD = "aerobeeOffset"  # likewise: the end of its record in the log
 LISTENERS_FIELD = "aerobeeListeners"  # of a registration: name=ip:port,… of the named listeners; RocketMQ's NameServers ignore it
 PART_FIELD = "aerobeePart"  # of a registration: topics that are not in this one are in another

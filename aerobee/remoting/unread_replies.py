@@ -47,7 +47,7 @@ class UnreadReplies:
             if not unsent:
                 continue
             total += unsent
-            if connection.congested:
+            if connection.is_behind:
                 before, looks = self._stalled.get(connection, (unsent + 1, -1))
                 stalled[connection] = (unsent, looks + 1 if unsent >= before else 0)
         self._stalled = stalled

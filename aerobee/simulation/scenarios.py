@@ -25,6 +25,7 @@ from aerobee.simulation.cluster import Cluster
 from aerobee.simulation.feature_scenarios import features_under_faults
 from aerobee.simulation.names import NAME
 from aerobee.simulation.node import Node, Settings
+from aerobee.simulation.schedule_scenarios import schedules_over_changes
 from aerobee.simulation.traffic import Kind, Traffic, Way
 
 Script = Callable[[Cluster, random.Random], Coroutine[Any, Any, None]]
@@ -457,6 +458,11 @@ _ALL = (
         "delays, transactions and POP under random faults",
         features_under_faults,
         Settings(features=True),
+    ),
+    Scenario(
+        "schedules",
+        "every tick of recurring schedules once, over changes of master",
+        schedules_over_changes,
     ),
     Scenario(
         "classic",

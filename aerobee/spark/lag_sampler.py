@@ -245,7 +245,7 @@ class ClusterSampler(Admin):
 
     async def _store_time(self, queue: MessageQueue, offset: int) -> int | None:
         try:
-            messages, _ = await self._read(queue, offset)
+            messages, _ = await self.messages_from(queue, offset)
         except AerobeeError:
             return None
         return messages[0].store_timestamp if messages else None

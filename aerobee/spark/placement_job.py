@@ -116,7 +116,7 @@ def load_model(
     """
     newest_ms = history.agg(F.max("at_ms")).collect()[0][0]
     if newest_ms is None:
-        raise UsageError("the history is empty: --sample takes looks at the cluster")
+        raise UsageError("the history is empty: take samples of the cluster with --sample")
     newest = [
         LoadSample(**{name: row[name] for name in LOAD_FIELDS})
         for row in history.where(F.col("at_ms") == newest_ms).select(*LOAD_FIELDS).toLocalIterator()
@@ -124,7 +124,7 @@ def load_model(
     hours = hourly(history)
     slot = busiest_slot(hours)
     if slot is None:
-        raise UsageError("the history has no two looks within one hour: --sample 2 takes them")
+        raise UsageError("the history has no two samples within one hour: take them with --sample 2")
     known = {tuple(row[key] for key in KEYS): row for row in rates(hours, slot).toLocalIterator()}
     factors = {}
     if days > 0:
@@ -195,7 +195,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     except AnalysisException as error:
         raise ConfigError(
-            f"there is no history at {args.history}: --sample takes looks at the cluster"
+            f"there is no history at {args.history}: take samples of the cluster with --sample"
         ) from error
     plan = make_plan(model, newest_ms, move_ordered=args.move_ordered)
     Path(args.plan).write_bytes(plan.encode())

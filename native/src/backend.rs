@@ -21,6 +21,7 @@ use crate::guard::{Asked, Guard, Shown};
 use crate::delayed::Delayed;
 use crate::latency::Steps;
 use crate::look_ahead::{Ahead, Cut, Reach, cut, int};
+use crate::options::OptionSends;
 use crate::outcome::{Outcome, Stop, note_failed_callback};
 use crate::pull::Pulls;
 use crate::requests::Requests;
@@ -129,6 +130,18 @@ impl Backend {
         self.register(py, Box::new(Transactions::new(hooks, half_topic, special_properties)))
     }
 
+    /// Serve sends with an ack level, a dedup key or a priority, too. `hooks` are OptionHooks.
+    #[pyo3(signature = (hooks, *, find_leveled, special_properties))]
+    fn serve_options(
+        &self,
+        py: Python<'_>,
+        hooks: Py<PyAny>,
+        find_leveled: Py<PyAny>,
+        special_properties: HashSet<String>,
+    ) -> PyResult<()> {
+        self.register(py, Box::new(OptionSends::new(hooks, find_leveled, special_properties)))
+    }
+
     /// Messages stored and delivered since the last call.
     fn take_totals<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyList>, Bound<'py, PyList>)> {
         let Ok(mut state) = self.state.try_lock() else { return Ok((PyList::empty(py), PyList::empty(py))) };
@@ -212,6 +225,7 @@ fn nothing(py: Python<'_>, position: usize) -> PyResult<Py<BurstResult>> {
         is_slow: PyBool::new(py, true).to_owned().unbind(),
         deferred_replies: PyBytes::new(py, b"").unbind(),
         deferred_answers: PyTuple::empty(py).into_any().unbind(),
+        leveled_replies: PyTuple::empty(py).into_any().unbind(),
         stored_count: results::int(py, 0),
         pulled: PyTuple::empty(py).into_any().unbind(),
         fault: py.None(),
@@ -259,6 +273,7 @@ impl State {
         let ended = self.end(&mut burst);
         let pulled = results::pulled_if_any(py, &burst.pulled)?;
         let deferred_answers = results::answers(py, &mut burst.deferred_answers)?;
+        let leveled_replies = results::leveled(py, &mut burst.leveled)?;
         let stored_count = *ended.as_ref().unwrap_or(&0);
         let result = ended.map(|_| BurstResult {
             replies: PyBytes::new(py, &replies).unbind(),
@@ -266,6 +281,7 @@ impl State {
             is_slow: PyBool::new(py, is_slow).to_owned().unbind(),
             deferred_replies: PyBytes::new(py, &burst.held).unbind(),
             deferred_answers,
+            leveled_replies,
             stored_count: results::int(py, stored_count),
             pulled,
             fault: fault.map_or_else(|| py.None(), |error| error.into_value(py).into_any()),
@@ -400,7 +416,10 @@ impl State {
                     self.shared.appender.has_called |= !handler.is_silent();
                     let waits = burst.pulled.len() > pulled_count && burst.pulled.last().is_some_and(|pull| pull.held.is_some());
                     if served.is_ok() && !waits {
-                        let held = (burst.held.len() > held_bytes).then_some(&mut burst.deferred_answers);
+                        let held = match burst.last_leveled.take() {
+                            Some(number) => Some(&mut burst.leveled[number].answers),
+                            None => (burst.held.len() > held_bytes).then_some(&mut burst.deferred_answers),
+                        };
                         self.requests.note(request.code, request.flag != 0, held);
                     }
                     return served;

@@ -61,6 +61,7 @@ constants! {
     LITE_PULL_MESSAGE: i64 = 361;
     END_TRANSACTION: i64 = 37;
     FLAG_ONEWAY: i64 = 2;
+    ACK_LEVELS: [&str; 4] = ["stored", "flushed", "replicated", "flushed+replicated"];
     REPLY_VERSION: u16 = 513;
     FRAME_BYTES_MAX: usize = 16 << 20;
     PULL_COMMIT_OFFSET: i64 = 1;
@@ -77,6 +78,7 @@ constants! {
     NUMBER_CHARS_MAX: usize = 20;
     LEVEL_MAX: i64 = 128;
     DELAY_DIGITS_MAX: usize = 18;
+    PRIORITY_CHARS_MAX: usize = 9;
     BATCH_ENTRIES_MAX: usize = 8_192;
     BATCH_HASHES_MAX: usize = 32_768;
     BATCH_PROPERTIES: [&str; 1] = ["DELAY"];

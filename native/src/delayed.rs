@@ -76,7 +76,7 @@ impl FrameHandler for Delayed {
         if let Ok(answer) = &answer {
             shared.reply(burst, request, answer);
         }
-        shared.scratch.recall_handle.clear();
+        shared.scratch.more.clear();
         answer.map(|_| ())
     }
 
@@ -267,8 +267,9 @@ impl Delayed {
         text.extend_from_slice(timestamp_ms.to_string().as_bytes());
         text.push(b' ');
         text.extend_from_slice(&shared.scratch.unique_key);
-        let out = &mut shared.scratch.recall_handle;
+        let out = &mut shared.scratch.more;
         out.clear();
+        out.extend_from_slice(b"\",\"recallHandle\":\"");
         write_base64(&text, out);
     }
 

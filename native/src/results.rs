@@ -6,7 +6,9 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyInt, PyList, PyTuple};
 
+use crate::constants::ACK_LEVELS;
 use crate::requests::Answers;
+use crate::shared::Leveled;
 
 /// Result of a burst.
 #[pyclass(frozen, get_all, module = "aerobee_native")]
@@ -16,6 +18,7 @@ pub struct BurstResult {
     pub is_slow: Py<PyBool>,
     pub deferred_replies: Py<PyBytes>,
     pub deferred_answers: Py<PyAny>, // a list, or the empty tuple
+    pub leveled_replies: Py<PyAny>, // a list, or the empty tuple
     pub stored_count: Py<PyInt>,
     pub pulled: Py<PyAny>, // a list, or the empty tuple
     pub fault: Py<PyAny>,  // None: nothing failed
@@ -118,6 +121,19 @@ pub fn answers(py: Python<'_>, answers: &mut Answers) -> PyResult<Py<PyAny>> {
     } else {
         PyList::new(py, answers.take())?.into_any().unbind()
     })
+}
+
+/// Replies that wait for an ack level as a list of (level, frames, answers), or the empty tuple; none is left.
+pub fn leveled(py: Python<'_>, leveled: &mut Vec<Leveled>) -> PyResult<Py<PyAny>> {
+    if leveled.is_empty() {
+        return Ok(PyTuple::empty(py).into_any().unbind());
+    }
+    let list = PyList::empty(py);
+    leveled.sort_by_key(|each| ACK_LEVELS[each.level]);
+    for mut each in leveled.drain(..) {
+        list.append((ACK_LEVELS[each.level], PyBytes::new(py, &each.frames), answers(py, &mut each.answers)?))?;
+    }
+    Ok(list.into_any().unbind())
 }
 
 /// Results of pulls as a list.

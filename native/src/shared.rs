@@ -1,6 +1,6 @@
 //! Shared by all frame handlers: the burst, the request, look-up of topics and queues, and replies to sends.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -106,6 +106,9 @@ pub struct Burst<'py> {
     pub held: Vec<u8>,
     /// Numbers of replies in `held`, by request code.
     pub deferred_answers: Answers,
+    /// Replies that wait for an ack level, and in which of them the last reply is.
+    pub leveled: Vec<Leveled>,
+    pub last_leveled: Option<usize>,
     pub pulled: Vec<Pulled>,
     pub pulled_bytes: usize,
     /// Total number of storing requests at its start.
@@ -119,6 +122,15 @@ impl Burst<'_> {
         let waits = self.holds && wants_to_wait;
         if self.holds_all && !waits { Err(Stop::Slow) } else { Ok(waits) }
     }
+}
+
+/// Replies to sends with an ack level that waits.
+pub struct Leveled {
+    /// Number of the level in ACK_LEVELS.
+    pub level: usize,
+    pub frames: Vec<u8>,
+    /// Numbers of these replies, by request code.
+    pub answers: Answers,
 }
 
 /// Contents of a send's reply; message ids and unique key are in the scratch buffers.
@@ -135,7 +147,8 @@ pub struct Scratch {
     pub hashes: Vec<i32>,
     pub message_ids: Vec<u8>,
     pub unique_key: Vec<u8>,
-    pub recall_handle: Vec<u8>, // of a timer message, else empty
+    /// Further fields of a reply to a send, as JSON within the value before them: `","name":"value`. Mostly empty.
+    pub more: Vec<u8>,
     pub body: Vec<u8>,
     pub head: Vec<u8>, // of a pull's reply
     replies: Vec<u8>,
@@ -176,6 +189,8 @@ pub struct Shared {
     pub scratch: Scratch,
     pub max_message_bytes: usize,
     pub handed_out: HandedOut,
+    /// Topics with an ack level, which are not ordinary: number and level, by name.
+    pub leveled: HashMap<Vec<u8>, (usize, usize)>,
     find_topic: Py<PyAny>,
     store_host_hex: Vec<u8>,
     settings: Option<Settings>,
@@ -199,6 +214,7 @@ impl Shared {
             scratch: Scratch::default(),
             max_message_bytes: 0,
             handed_out: HandedOut::default(),
+            leveled: HashMap::new(),
             find_topic,
             store_host_hex: hex.into_bytes(),
             settings: None,
@@ -226,6 +242,8 @@ impl Shared {
             replies: std::mem::take(&mut self.scratch.replies),
             held: Vec::new(),
             deferred_answers: Answers::default(),
+            leveled: Vec::new(),
+            last_leveled: None,
             pulled: Vec::new(),
             pulled_bytes: 0,
             requests_before: self.appender.topics.request_count,
@@ -260,6 +278,7 @@ impl Shared {
     /// Topics have changed: look everything up again.
     pub fn forget_topics(&mut self, py: Python<'_>) {
         self.appender.topics.clear(py);
+        self.leveled.clear();
     }
 
     /// Find the topic and the queue that a send names, or leave it to the handlers.
@@ -267,28 +286,33 @@ impl Shared {
         let name = topic.text().ok_or(Stop::Slow)?;
         let number = match self.appender.topics.find(&name) {
             Some(number) => number,
-            None => {
-                let text = std::str::from_utf8(&name).map_err(|_| Stop::Slow)?;
-                self.appender.has_called = true;
-                let config = self.appender.errors.check(py, self.find_topic.bind(py).call1((text,)))?;
-                if config.is_none() {
-                    return Err(Stop::Slow);
-                }
-                let number = self.appender.add_topic(py, &config)?;
-                self.appender.topics.remember(&name, number);
-                number
-            }
+            None => self.topic_of(py, &name)?,
         };
-        let queue_id = queue.number().ok_or(Stop::Slow)?;
-        if let Some(text) = queue.text() {
-            // Only the canonical text of a number names a queue: "01" is for the handlers.
-            if queue_id < 0 || text.len() != decimal_digits(queue_id) {
-                return Err(Stop::Slow);
-            }
+        let queue_id = plain_queue_id(queue)?;
+        Ok((number, self.queue_of(py, number, queue_id)?))
+    }
+
+    /// Look up a topic, new here, or leave the message to the handlers.
+    pub fn topic_of(&mut self, py: Python<'_>, name: &[u8]) -> Outcome<usize> {
+        let text = std::str::from_utf8(name).map_err(|_| Stop::Slow)?;
+        if self.leveled.contains_key(name) {
+            return Err(Stop::Slow); // without a call
         }
+        self.appender.has_called = true;
+        let config = self.appender.errors.check(py, self.find_topic.bind(py).call1((text,)))?;
+        if config.is_none() {
+            return Err(Stop::Slow);
+        }
+        let number = self.appender.add_topic(py, &config)?;
+        self.appender.topics.remember(name, number);
+        Ok(number)
+    }
+
+    /// Find a queue of a topic, or leave the message to the handlers.
+    pub fn queue_of(&mut self, py: Python<'_>, number: usize, queue_id: i64) -> Outcome<usize> {
         let known = &self.appender.topics.list[number];
         if let Some(found) = known.queue(queue_id) {
-            return Ok((number, found));
+            return Ok(found);
         }
         if !(0..known.queue_count).contains(&queue_id) {
             return Err(Stop::Slow);
@@ -296,7 +320,7 @@ impl Shared {
         let reply_start = format!("{{\"code\":0,\"extFields\":{{\"queueId\":\"{queue_id}\",\"transactionId\":\"");
         let queue = self.appender.add_queue(py, number, queue_id, reply_start.into_bytes())?;
         self.appender.topics.list[number].remember_queue(queue_id, queue);
-        Ok((number, queue))
+        Ok(queue)
     }
 
     /// Index hashes of a message, in the order in which handlers write them; returns its tags code.
@@ -355,8 +379,26 @@ impl Shared {
             return;
         }
         let out = if answer.waits { &mut burst.held } else { &mut burst.replies };
+        self.write_reply(out, request, answer);
+    }
+
+    /// As `reply`, to a send with an ack level, by its number in ACK_LEVELS, that waits.
+    pub fn reply_leveled(&mut self, burst: &mut Burst<'_>, request: &Request<'_>, answer: &Answer, level: usize) {
+        if request.flag != 0 {
+            return;
+        }
+        let number = burst.leveled.iter().position(|each| each.level == level).unwrap_or_else(|| {
+            burst.leveled.push(Leveled { level, frames: Vec::new(), answers: Answers::default() });
+            burst.leveled.len() - 1
+        });
+        self.write_reply(&mut burst.leveled[number].frames, request, answer);
+        burst.last_leveled = Some(number);
+    }
+
+    #[inline(always)]
+    fn write_reply(&self, out: &mut Vec<u8>, request: &Request<'_>, answer: &Answer) {
         let queue = &self.appender.topics.queues[answer.queue];
-        let Scratch { message_ids, unique_key, recall_handle, .. } = &self.scratch;
+        let Scratch { message_ids, unique_key, more, .. } = &self.scratch;
         if request.form == Form::Binary {
             let queue_id = queue.id.to_string();
             let queue_offset = answer.queue_offset.to_string();
@@ -379,9 +421,8 @@ impl Shared {
         out.extend_from_slice(&self.identity.reply_fields);
         out.push(b'"');
         write_decimal(out, answer.queue_offset);
-        if !recall_handle.is_empty() {
-            out.extend_from_slice(b"\",\"recallHandle\":\"");
-            out.extend_from_slice(recall_handle);
+        if !more.is_empty() {
+            out.extend_from_slice(more);
         }
         out.extend_from_slice(b"\"},\"flag\":1,\"language\":\"PYTHON\",\"opaque\":");
         write_decimal(out, request.opaque);
@@ -391,6 +432,15 @@ impl Shared {
         let header_bytes = out.len() - start - 8;
         out[start..start + 4].copy_from_slice(&(header_bytes as u32 + 4).to_be_bytes());
         out[start + 4..start + 8].copy_from_slice(&(header_bytes as u32).to_be_bytes());
+    }
+}
+
+/// The queue id that a send names. Only the canonical text of a number names a queue: "01" is for the handlers.
+pub fn plain_queue_id(queue: Value<'_>) -> Outcome<i64> {
+    let queue_id = queue.number().ok_or(Stop::Slow)?;
+    match queue.text() {
+        Some(text) if queue_id < 0 || text.len() != decimal_digits(queue_id) => Err(Stop::Slow),
+        _ => Ok(queue_id),
     }
 }
 

@@ -26,7 +26,7 @@ use rustix::event::Timespec;
 use rustix::io::Errno;
 use rustix::net::{recv, send, RecvFlags, SendFlags};
 
-use crate::constants::{HEADER_BYTES_MAX, REPLY_BYTES_MAX};
+use crate::constants::{ACK_LEVELS, HEADER_BYTES_MAX, REPLY_BYTES_MAX};
 use crate::backend::{Backend, State};
 use crate::guard::Asked;
 use crate::outcome::note_failed_callback;
@@ -576,6 +576,7 @@ impl Sockets {
             burst.replies.truncate(start);
             burst.held.clear();
             burst.deferred_answers.take();
+            burst.leveled.clear();
             burst.pulled.clear();
             self.tell(run, token, FAULT, fault.into_value(py).into_any())?;
             return Ok(false);
@@ -585,8 +586,12 @@ impl Sockets {
         }
         if !burst.held.is_empty() {
             let answers = results::answers(py, &mut burst.deferred_answers)?;
-            run.held.append((&served.connection, PyBytes::new(py, &burst.held), answers))?;
+            run.held.append((&served.connection, PyBytes::new(py, &burst.held), answers, py.None()))?;
             burst.held.clear();
+        }
+        for mut each in burst.leveled.drain(..) {
+            let (frames, answers) = (PyBytes::new(py, &each.frames), results::answers(py, &mut each.answers)?);
+            run.held.append((&served.connection, frames, answers, ACK_LEVELS[each.level]))?;
         }
         run.take_pulled(token, &served.connection, &mut burst.pulled);
         let is_full = burst.pulled_bytes >= REPLY_BYTES_MAX;

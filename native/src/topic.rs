@@ -169,6 +169,7 @@ pub struct Topic {
     pub py_name: Py<PyString>,
     pub field: Vec<u8>, // length byte and name, as records have it
     pub queue_count: i64,
+    pub write_count: i64,
     queues: Vec<Option<u32>>, // by queue id: the number in the list of queues
     pub hash_start: u32,
     // Since totals were taken.
@@ -192,6 +193,7 @@ impl Topic {
             py_name: py_name.unbind(),
             field,
             queue_count: read.max(write),
+            write_count: write,
             queues: Vec::new(),
             hash_start,
             is_touched: false,

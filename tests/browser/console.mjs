@@ -180,16 +180,63 @@ const steps = {
   },
   async messages() {
     await open("messages", "Messages");
-    await page.getByLabel("Topic").fill("orders");
-    await page.locator("main select").selectOption("key");
-    await page.getByLabel("What").fill("o-17");
+    await page.getByText("Choose a topic to see its newest messages.").waitFor();
+    await page.getByLabel("Topic", { exact: true }).fill("orders");
+    await page.getByRole("button", { name: "Find" }).click();
+    await page.locator("table.messages tbody tr").nth(40).waitFor();
+    const newest = await page.locator("table.messages caption").textContent();
+    assert.match(newest, /^50 messages/);
+    await check("messages", { shot: true });
+    // A row opens to the whole message.
+    await page.locator("table.messages button.plain").first().click();
+    await page.locator("article pre").first().waitFor();
+    await check("message-open", { shot: true });
+    await page.getByRole("button", { name: "Older messages" }).click();
+    await page.waitForFunction(() => document.querySelector("table.messages caption").textContent !== "50 messages");
+    const shown = Number.parseInt(await page.locator("table.messages caption").textContent(), 10);
+    assert.ok(shown > 50);
+    const [saved] = await Promise.all([page.waitForEvent("download"), page.getByRole("button", { name: "Download as JSON lines" }).click()]);
+    const lines = readFileSync(await saved.path(), "utf8").trim().split("\n").map((line) => JSON.parse(line));
+    assert.equal(lines.length, shown);
+    assert.ok(lines.every((line) => line.topic === "orders" && line.encoding === "utf-8"));
+    await page.locator("summary", { hasText: "Columns" }).click();
+    await page.getByLabel("Properties", { exact: true }).check();
+    await page.getByLabel("JSON path").fill("$.order");
+    await page.keyboard.press("Tab");
+    await page.locator("th", { hasText: "$.order" }).waitFor();
+    await check("messages-columns");
+    await page.getByLabel("Properties", { exact: true }).uncheck();
+    // By key: the only row is open.
+    await page.locator("label", { hasText: /^Show/ }).locator("select").selectOption("key");
+    await page.getByLabel("What", { exact: true }).fill("o-17");
     await page.getByRole("button", { name: "Find" }).click();
     await page.locator("article pre", { hasText: '"order": 17' }).waitFor();
-    await check("messages", { shot: true });
     await page.getByRole("button", { name: "Hex" }).click();
     await page.locator("article pre", { hasText: "7b 22 6f 72 64 65 72" }).waitFor();
     await page.getByRole("button", { name: "Text" }).click();
     await page.locator("article pre", { hasText: '{"order": 17' }).waitFor();
+    // Send again, edited.
+    await page.getByRole("button", { name: "Send again" }).click();
+    const editor = page.locator("dialog[open]");
+    await editor.getByLabel("Body", { exact: true }).fill('{"order": 1717}');
+    await editor.getByLabel("Keys", { exact: true }).fill("o-1717");
+    await check("send-again");
+    await page.locator("dialog[open]").getByRole("button", { name: "Preview" }).click();
+    const again = page.locator("dialog[open]");
+    await again.locator(".command pre", { hasText: "--keys o-1717" }).waitFor();
+    await done(again, /sent:/);
+    await open("messages?topic=orders&by=key&what=o-1717", "Messages");
+    await page.locator("article pre", { hasText: '"order": 1717' }).waitFor();
+    // Filters: a tag at the broker, and text in the body.
+    await open("messages?topic=orders&filter=tag&value=paid", "Messages");
+    await page.locator("table.messages td", { hasText: "o-17" }).first().waitFor();
+    await open("messages?topic=orders&filter=text&value=1717", "Messages");
+    await page.getByText(/read, 1 match/).waitFor();
+    // A binary body and hostile text, which stays text.
+    await open("messages?topic=binary", "Messages");
+    await page.locator("article pre", { hasText: '"packed": true' }).waitFor();
+    await page.locator("article pre", { hasText: "<img src=x onerror=alert(1)>" }).waitFor();
+    assert.equal(await page.locator("main img, main script").count(), 0);
     await open(`messages?topic=orders&by=id&what=${world.message}`, "Messages");
     await page.locator("article", { hasText: world.message }).waitFor();
     // As a reader types it: by the clock of the browser, which is in New York.
@@ -198,7 +245,13 @@ const steps = {
       return new Date(then - then.getTimezoneOffset() * 60_000).toISOString().slice(0, 16);
     });
     await open(`messages?topic=orders&by=time&what=${encodeURIComponent(hour)}`, "Messages");
-    await page.locator("article").first().waitFor();
+    await page.locator("table.messages tbody tr").first().waitFor();
+    // Live rows.
+    await open("messages?topic=orders", "Messages");
+    await page.getByRole("button", { name: "Live" }).click();
+    await page.getByText("Live: new messages appear at the top.").waitFor();
+    await page.locator("table.messages caption", { hasText: "the newest first" }).waitFor();
+    await page.getByRole("button", { name: "Stop" }).click();
   },
   async trace() {
     await open(`trace?id=${world.message}`, "Trace");
@@ -373,14 +426,14 @@ const steps = {
     await dialog.locator(".good", { hasText: "sent:" }).waitFor();
     await dialog.getByRole("button", { name: "Close" }).click();
     await page.getByRole("button", { name: "Watch the topic" }).click();
-    await page.getByText("Watching. No message has arrived since.").waitFor();
+    await page.getByText("Live: new messages appear at the top.").waitFor();
     ({ dialog } = await perform(page.getByRole("button", { name: "Send", exact: true }), "Send a message"));
     await dialog.getByRole("button", { name: "Apply" }).click();
     await dialog.locator(".good").waitFor();
     await dialog.getByRole("button", { name: "Close" }).click();
-    await page.locator("article pre", { hasText: '"hello": "console"' }).first().waitFor();
+    await page.locator("table.messages td", { hasText: '"hello": "console"' }).first().waitFor();
     await check("send", { shot: true });
-    await page.getByRole("button", { name: "Stop watching" }).click();
+    await page.getByRole("button", { name: "Stop", exact: true }).click();
   },
   async login() {
     const enter = async (name, password) => {

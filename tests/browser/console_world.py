@@ -59,6 +59,11 @@ async def main() -> None:
                 )
             )
             await producer.send(Message("later", b"in an hour", deliver_after=3600, keys=("later-1",)))
+            await cluster.create_topic("binary", queues=1)
+            await producer.send(
+                Message("binary", bytes.fromhex("82a67061636b6564c3a573746f6e65cb4004000000000000"))
+            )
+            await producer.send(Message("binary", b"<img src=x onerror=alert(1)>", tag="<b>tag</b>"))
         plan = path / "plan.json"
         plan.write_bytes(a_plan(broker.config.broker_name).encode())
         people = {"vera": "viewer", "otto": "operator", "ada": "admin"}

@@ -312,3 +312,38 @@ def test_controllers_are_not_put_on_an_empty_dir() -> None:
     )
     assert done.returncode != 0
     assert "nameserver.persistence.enabled=false with broker.replicas above 1" in done.stderr
+
+
+def test_the_grpc_port_is_open_where_it_is_enabled() -> None:
+    """At the pods, their Service, the Services outside, the NetworkPolicy and in the broker's settings, or nowhere."""
+    for enabled in ("true", "false"):
+        manifests = rendered(
+            "--set", f"grpc.enabled={enabled},networkPolicy.enabled=true,external.mode=nodePort,external.grpcNodePortFirst=30700"
+        )  # fmt: skip
+        text = "".join(str(each) for each in manifests if "nameserver" not in each["metadata"]["name"])
+        assert ("grpcServerPort=8081" in text, "grpcServerPort=0" in text) == (
+            enabled == "true",
+            enabled == "false",
+        )
+        services = [
+            each["metadata"]["name"]
+            for each in manifests
+            if each["kind"] == "Service" and any(port["port"] == 8081 for port in each["spec"]["ports"])
+        ]
+        (policy,) = (
+            each["spec"]["ingress"][0]["ports"]
+            for each in manifests
+            if each["kind"] == "NetworkPolicy" and each["metadata"]["name"].endswith("broker")
+        )
+        opened = [
+            port["containerPort"]
+            for each in sets(manifests).values()
+            for port in each["template"]["spec"]["containers"][0]["ports"]
+            if port["name"] == "grpc"
+        ]
+        if enabled == "true":
+            assert services == ["mq-aerobee-brokers", "mq-aerobee-broker-0-0"]
+            assert opened == [8081]
+        else:
+            assert (services, opened) == ([], [])
+        assert ({"port": 8081} in policy) == (enabled == "true")

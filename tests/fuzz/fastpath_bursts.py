@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any
 
 from aerobee.broker.transaction.transaction_table import OpenTransaction
+from aerobee.message import ACK_LEVELS
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.frame import decode_frame, encode_frame
 from aerobee.store.message_store import MessageStore
@@ -17,6 +18,12 @@ from tests.captures import capture_names, captured
 from tests.unit.broker.sending import batch_body
 
 TOPICS = ("TopicNormal", "TopicOrder", "TopicBatch", "TopicPull", "TopicConsume")
+LEVELED_TOPICS = {
+    "TopicStored": "stored",
+    "TopicFlushed": "flushed",
+    "TopicSafe": "flushed+replicated",
+    "TopicOdd": "memory",
+}
 GROUPS = ("group", "CG_lite", "CG_pull", "closed", "CG é")
 Transactions = Mapping[tuple[str, str], OpenTransaction]  # by producer group and unique key
 
@@ -210,6 +217,53 @@ def delayed_or_half(rng: random.Random, transactions: Transactions | None) -> by
         "flag": flag,
         "language": "JAVA",
         "opaque": rng.randrange(99),
+        "version": 1,
+    }
+    return framed(json.dumps(header, ensure_ascii=False).encode(errors="surrogatepass"), body)
+
+
+def with_options(rng: random.Random) -> bytes:
+    """A send with an ack level, a dedup key or a priority, or of a topic with a level, or with several of these."""
+    fields = send_fields(rng, 310)
+    pairs = [
+        ("UNIQ_KEY", f"U{rng.randrange(99)}"),
+        ("WAIT", rng.choice(("true", "true", "true", "false", "TRUE", "falsework"))),
+    ]
+    if rng.random() < 0.4:
+        fields["b"] = rng.choice(tuple(LEVELED_TOPICS))
+    options = (
+        ("ACK_LEVEL", rng.choice((*ACK_LEVELS, *ACK_LEVELS, "memory", "Stored"))),
+        (
+            "DEDUP_KEY",
+            rng.choice(
+                (f"k{rng.randrange(30)}", f"k{rng.randrange(30)}", "schlüssel", "🐝" * 255, "🐝" * 256)
+            ),
+        ),
+        (
+            "_SYS_MSG_PRIORITY_",
+            rng.choice(("0", "1", "2", "3", "7", "007", "+1", "-1", "999999999", "1000000000", "x")),
+        ),
+    )
+    pairs += rng.sample(options, rng.choice((0, 1, 1, 1, 1, 2, 3)))
+    if rng.random() < 0.3:
+        pairs += rng.sample(
+            (("KEYS", "k1 k2"), ("TAGS", "TagA"), ("__SHARDINGKEY", "s"), ("DELAY", "3"), ("CLUSTER", "c"), ("ACK_LEVEL", "stored")),
+            2,
+        )  # fmt: skip
+    rng.shuffle(pairs)
+    fields["i"] = "".join(f"{name}\x01{value}\x02" for name, value in pairs)
+    if rng.random() < 0.15:
+        fields[rng.choice(tuple(fields))] = rng.choice(ODD_VALUES)
+    flag, opaque, body = rng.choice((0, 0, 0, 2)), rng.randrange(99), rng.randbytes(20)
+    if rng.random() < 0.05:
+        texts = {name: value for name, value in fields.items() if isinstance(value, str)}
+        return encode_frame(RemotingCommand(310, texts, body, opaque=opaque, flag=flag, serialize_type=1))
+    header = {
+        "code": 310,
+        "extFields": fields,
+        "flag": flag,
+        "language": "JAVA",
+        "opaque": opaque,
         "version": 1,
     }
     return framed(json.dumps(header, ensure_ascii=False).encode(errors="surrogatepass"), body)

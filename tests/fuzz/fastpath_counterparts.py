@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,13 @@ from aerobee.broker.fastpath.choice import PYTHON, choose_backend
 from aerobee.broker.fastpath.seam import (
     Authorization,
     DelaySettings,
+    LeveledReplies,
     PullResult,
     Transaction,
     TransactionSettings,
 )
 from aerobee.broker.pull.pending_pulls import PendingPull
+from aerobee.broker.send.option_hooks import OptionFastPath
 from aerobee.broker.state.ack_level import AckLevel
 from aerobee.broker.state.config import BrokerConfig
 from aerobee.broker.state.feature import PutHook
@@ -38,10 +40,11 @@ from aerobee.store.queue.consume_queue import ConsumeQueue
 from aerobee.store.queue.queue_table import AnyQueue
 from aerobee.system_names import HALF_TOPIC, SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
 from tests.fakes import FakePeer
-from tests.fuzz.fastpath_bursts import GROUPS, TOPICS, captured_groups, captured_topics
+from tests.fuzz.fastpath_bursts import GROUPS, LEVELED_TOPICS, TOPICS, captured_groups, captured_topics
 from tests.fuzz.fastpath_guarded import AccessWorld
 from tests.unit.broker.sending import Sending
 
+EPOCH = 7  # of each broker here
 LEFT_TO_HANDLERS = b"for the handler: "
 _UNREAD = {
     "defaultTopicQueueNums": "4",
@@ -64,7 +67,9 @@ class Counterpart(Sending):
     def __init__(
         self, path: Path, name: str, *, access: AccessWorld | None = None, **store_settings: Any
     ) -> None:
-        config = BrokerConfig(broker_name="broker-a", enable_property_filter=True)
+        config = BrokerConfig(
+            broker_name="broker-a", enable_property_filter=True, dedup_window_millis=50_000, dedup_keys_max=40
+        )
         self.access = access
         gate = None if access is None else access.gate
         super().__init__(path, config, choice=choose_backend(name), gate=gate, **store_settings)
@@ -73,6 +78,8 @@ class Counterpart(Sending):
         for topic in TOPICS:
             self.topics.put(TopicConfig(topic, 4, 4))
         self.topics.put(TopicConfig("TopicWriteOnly", 4, 4, 2))
+        for topic, level in LEVELED_TOPICS.items():
+            self.topics.put(TopicConfig(topic, 4, 3, attributes={"ack.level": level}))
         for group in (*GROUPS, *captured_groups()):
             self.groups.find_or_create_all((group,))
         subscriptions = (SubscriptionData.parse("TopicNormal", "TagA", sub_version=5),)
@@ -99,7 +106,7 @@ class Counterpart(Sending):
         self.limits: tuple[int, int] | None = (1_000, 259_200_000)
         self.fast_path._delayed = DelaySettings(
             hooks=DelayFastPath(
-                takes_delayed=lambda: True,
+                takes_delayed=self.takes_halves,
                 appended=lambda *what: self._tell("level", *what),
                 timer_appended=lambda: self._tell("timer"),
                 timer_limits=lambda: self.limits,
@@ -112,6 +119,7 @@ class Counterpart(Sending):
         self.fast_path._transactions = TransactionSettings(
             hooks=self, half_topic=TopicConfig(HALF_TOPIC, 1, 1)
         )
+        self.fast_path._options = _Options(self)
         self.fast_path._settings_changed()
 
     def _tell(self, *what: Any) -> None:
@@ -124,7 +132,7 @@ class Counterpart(Sending):
             raise ValueError("the listener's own fault")
 
     def takes_halves(self) -> bool:
-        return True
+        return not self.live.value.enable_topic_message_type_check
 
     def half_queue(self) -> AnyQueue:
         return self.store.queue(HALF_TOPIC, 0)
@@ -200,7 +208,12 @@ class Counterpart(Sending):
         return (
             result.replies, result.used, result.is_slow, result.deferred_replies, stored, pulled, fault, told,
             released, self.seen_end, written, answered, sorted(result.deferred_answers), result.stored_count, handed_out,
+            leveled_of(result.leveled_replies), self.dedup_keys(),
         )  # fmt: skip
+
+    def dedup_keys(self) -> list[Any]:
+        """The dedup keys of stored messages, and where these are."""
+        return list(self.duplicates._firsts.items())
 
     def take_totals(self) -> tuple[list[Any], list[Any]]:
         """Take the backend's totals and count them, as the shell's statistics do; return them in a separate order."""
@@ -257,6 +270,7 @@ class Counterpart(Sending):
             yield f"index {number} bytes", bytes(keys.buffer[:])
         yield "unsynced", sorted((q.topic, q.queue_id) for q in self.store.pool.unsynced_queues)  # type: ignore[attr-defined]
         yield "offsets", self.offsets.to_dict()
+        yield "dedup keys", self.dedup_keys()
         yield "last", (self.store.last_store_timestamp, self.store.last_record_offset)
         for name in ("TOPIC_PUT_NUMS", "GROUP_GET_NUMS"):
             yield name, sorted((k, c.count, c.size, c.times) for k, c in self.stats.counters(name))
@@ -268,6 +282,9 @@ class HandlerCounterpart(Counterpart):
     def __init__(self, path: Path, *, access: AccessWorld | None = None, **store_settings: Any) -> None:
         super().__init__(path, PYTHON, access=access, **store_settings)
         self.waiting_for_disk: list[bytes] = []
+        self.waiting_for_level: dict[str, list[bytes]] = {}
+        self.leveled: dict[str, list[bytes]] = {}  # of the last call of serve()
+        self.sends._epoch = lambda: EPOCH
         self.pending_pulls.answer_first(lambda pulls: pulls)  # no fast path
         self.writer.add_hook(PutHook(frozenset(TIMER_REQUESTS), self._timer))
         self.writer.add_hook(
@@ -295,7 +312,11 @@ class HandlerCounterpart(Counterpart):
         wants_to_wait: bool = True,
         level: AckLevel | None = None,
     ) -> RemotingCommand | None:
-        assert level is None, "no burst asks for a level by name"
+        if level is not None:
+            if not wants_to_wait or not (level.is_flushed or level.is_replicated):
+                return reply
+            self.waiting_for_level.setdefault(level.name, []).append(encode_frame(reply))
+            return None
         if not (wants_to_wait and self.store.holds_answers):
             return reply
         self.waiting_for_disk.append(encode_frame(reply))
@@ -326,6 +347,7 @@ class HandlerCounterpart(Counterpart):
         self.run_soon()
         released, self.connection.written = self.connection.written, []
         held, self.waiting_for_disk = self.waiting_for_disk, []
+        self.leveled, self.waiting_for_level = self.waiting_for_level, {}
         self.told.clear()
         start, self.seen_end = self.seen_end, self.store.log.end
         written = b"" if start == self.seen_end else self.appended(start)
@@ -337,6 +359,27 @@ def without_unread(request: RemotingCommand) -> RemotingCommand:
     plain = UNREAD.get(request.code, {})
     request.ext = {name: plain.get(name, value) for name, value in (request.ext or {}).items()}
     return request
+
+
+class _Options(OptionFastPath):
+    """The hooks of options, whose notice fails from time to time after it was noted."""
+
+    def __init__(self, counterpart: Counterpart) -> None:
+        super().__init__(duplicates=counterpart.duplicates, epoch=lambda: EPOCH)
+        self._counterpart = counterpart
+
+    def stored(self, *what: Any) -> None:
+        super().stored(*what)
+        self._counterpart._tell("dedup key", *what)
+
+
+def leveled_of(leveled: Iterable[LeveledReplies]) -> dict[str, tuple[bytes, Counter[int]]]:
+    """Replies that wait for an ack level, by level, and their numbers by request code."""
+    found: dict[str, tuple[bytes, Counter[int]]] = {}
+    for level, frames, answers in leveled:
+        before, counts = found.get(level, (b"", Counter()))
+        found[level] = before + frames, counts + Counter(dict(answers))
+    return found
 
 
 def _fields(result: PullResult) -> tuple[Any, ...]:

@@ -34,7 +34,7 @@ from aerobee.errors import WireError
 from aerobee.message import decode_properties, encode_properties, pack_host
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.frame import decode_frame
-from tests.fuzz.fastpath_bursts import delayed_or_half, long_poll, one_burst
+from tests.fuzz.fastpath_bursts import delayed_or_half, long_poll, one_burst, with_options
 from tests.fuzz.fastpath_counterparts import LEFT_TO_HANDLERS, Counterpart, HandlerCounterpart
 from tests.fuzz.fastpath_guarded import AccessWorld, shown, signed_run
 from tests.fuzz.fastpath_sockets import SocketCounterpart
@@ -48,6 +48,7 @@ BURSTS_PER_STORE = 4_000
 SOCKET_STORES = 6  # one of so many stores also comes through native sockets
 LONG_POLL_SHARE = 0.2  # of the bursts begin with one
 KINDS_SHARE = 0.3  # of the bursts begin with messages for later or of transactions
+OPTIONS_SHARE = 0.3  # likewise with sends that have an option
 HOSTS = (("10.0.0.1", 43_664), ("::1", 5_000))
 
 
@@ -77,6 +78,7 @@ def compare(
             names = (
                 "replies", "used", "slow", "held", "stored", "pulled", "fault", "told", "released", "end", "written",
                 "answered", "deferred answers", "stored count", "handed out",
+                "leveled", "dedup keys",
             )  # fmt: skip
             differing = [
                 f"{name}: {left!r:.3000} and {right!r:.3000}"
@@ -128,6 +130,8 @@ def compare_sockets(
         deferred_answers,
         stored_count,
         handed_out,
+        leveled,
+        dedup_keys,
     ) = result
     assert fault is None, "no callback fails where sockets are compared"
     left = next(cut_frames(data[used:]), b"") if slow else b""
@@ -138,6 +142,7 @@ def compare_sockets(
     expected = {
         "replies": replies, "rest": left, "held": held, "stored": stored, "end": end, "written": written,
         "answered": answered, "deferred answers": deferred_answers, "stored count": stored_count, "handed out": handed_out,
+        "leveled": leveled, "dedup keys": dedup_keys,
     }  # fmt: skip
     found = sockets.serve(data[position:used] + left, born_host, gates, host)
     if found != expected:
@@ -169,14 +174,22 @@ def compare_handlers(
         ("replies", [meaning(each) for each in cut_frames(result[0])], [meaning(each) for each in replies]),
         ("held", [meaning(each) for each in cut_frames(result[3])], [meaning(each) for each in held]),
         (
+            "leveled",
+            {level: [meaning(each) for each in cut_frames(frames)] for level, (frames, _) in result[15].items()},
+            {level: [meaning(each) for each in frames] for level, frames in handlers.leveled.items()},
+        ),
+        (
             "released",
             sorted(text for each in cut_frames(by_lane) if (text := meaning(each))),
             sorted(meaning(each) for part in released for each in cut_frames(part)),
         ),
         ("written", result[10], written),
+        ("dedup keys", result[16], handlers.dedup_keys()),
     )  # fmt: skip
-    if result[6] is not None:  # whoever is notified of halves failed: the connection ends without an answer
-        pairs = pairs[2:]
+    if (
+        result[6] is not None
+    ):  # whoever is notified of halves or keys failed: the connection ends without an answer
+        pairs = pairs[3:]
     differing = [
         f"{name}: {lane!r:.3000} and {handler!r:.3000}" for name, lane, handler in pairs if lane != handler
     ]
@@ -286,6 +299,8 @@ def run(
                 data = one_burst(rng)
                 if sockets is None and rng.random() < LONG_POLL_SHARE and counterparts[0].store.queues:
                     data = long_poll(rng, counterparts[0].store) + data
+                if rng.random() < OPTIONS_SHARE:
+                    data = b"".join([with_options(rng) for _ in range(rng.randrange(1, 5))]) + data
                 if rng.random() < KINDS_SHARE:
                     data = (
                         b"".join(
@@ -364,7 +379,7 @@ def _change_something(counterparts: Sequence[Counterpart], rng: random.Random) -
 def _change_settings(counterparts: Sequence[Counterpart], rng: random.Random, *, has_sockets: bool) -> None:
     """What is set at run time, and whether the callbacks fail."""
     kind, size, region = (
-        rng.randrange(4),
+        rng.randrange(5),
         rng.choice((50, 900, 1 << 22, 1 << 22)),
         rng.choice(("r1", 'r"é', "DefaultRegion")),
     )
@@ -373,6 +388,11 @@ def _change_settings(counterparts: Sequence[Counterpart], rng: random.Random, *,
         if kind == 0:
             counterpart.store.reconfigure(
                 dataclasses.replace(counterpart.store.config, max_message_size=size)
+            )
+        elif kind == 4:
+            counterpart.live.replace(
+                dedup_window_millis=size if size < 1_000 else 50_000,
+                enable_topic_message_type_check=size == 50,
             )
         elif kind == 1:
             counterpart.live.replace(region_id=region, long_polling_enable=size > 50 and not has_sockets)

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from aerobee.broker.fastpath.choice import NATIVE
-from tests.fuzz.fastpath_counterparts import Counterpart
+from aerobee.broker.fastpath.seam import LeveledReplies
+from tests.fuzz.fastpath_counterparts import Counterpart, leveled_of
 from tests.fuzz.fastpath_guarded import AccessWorld
 
 PIECE_BYTES_MAX = 100_000  # what a socket takes in one write
@@ -75,6 +76,7 @@ class _Exchange:
         self._replies = bytearray()
         self._rest = b""
         self._held = b""
+        self._leveled: list[LeveledReplies] = []
         self._stored_count = 0
         self._deferred_answers: collections.Counter[int] = collections.Counter()
         counterpart._answered()
@@ -111,6 +113,8 @@ class _Exchange:
             "written": b"" if start == counterpart.seen_end else counterpart.appended(start),
             "answered": counterpart._answered(),
             "deferred answers": sorted(self._deferred_answers.items()),
+            "leveled": leveled_of(self._leveled),
+            "dedup keys": counterpart.dedup_keys(),
         }
 
     def _next_turn(self) -> int:
@@ -145,9 +149,12 @@ class _Exchange:
             self._stored_count += turns.stored_count
         for connection, results in turns.pulled:
             counterpart.fast_path._note(results, connection)
-        self._held += b"".join(frames for _, frames, _ in turns.held)
-        for _, _, answers in turns.held:
-            self._deferred_answers.update(dict(answers))
+        for _, frames, answers, level in turns.held:
+            if level is None:
+                self._held += frames
+                self._deferred_answers.update(dict(answers))
+            else:
+                self._leveled.append((level, frames, answers))
         for _, kind, what in turns.events:
             assert kind == DATA, what
             self._rest += what

@@ -20,11 +20,13 @@ from aerobee.clock import SystemClock
 from aerobee.errors import ConfigError, MessageIllegal, RemoteError
 from aerobee.message import decode_records, encode_properties
 from aerobee.network import AsyncioNetwork
+from aerobee.remoting.body.pop_handle import parse_message_offsets
 from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.testing.local_cluster import LocalCluster
 from tests.integration.client.draining import drain
+from tests.integration.pop_requests import pop_request
 from tests.waiting import wait_until
 
 SETTINGS = {"enable_lmq": True, "enable_multi_dispatch": True}
@@ -231,3 +233,26 @@ async def test_a_commit_reaches_its_topic_when_its_lmq_are_full():
         store = cluster.broker().store
         assert [store.max_offset(topic, 0) for topic in ("orders", "%LMQ%a")] == [2, 1]
         assert ("%LMQ%b", 0) not in store.queues
+
+
+async def test_pops_of_an_lmq_use_the_offsets_of_the_lmq(cluster):
+    await send(cluster, "other", count=3)
+    await send(cluster, "a", count=2, first=3)
+    broker = cluster.broker()
+    remoting = RemotingClient(clock=SystemClock(), network=AsyncioNetwork())
+    try:
+        request = pop_request(broker, "%LMQ%a", invisible_ms=1_000)
+        reply = await remoting.invoke(broker.address, request, timeout_s=5)
+        assert message_offsets(reply) == [0, 1]
+        assert [record.body for record in decode_records(reply.body)] == [b"3", b"4"]
+        assert (broker.offsets.query("group", "%LMQ%a", 0), broker.offsets.query("group", "orders", 0)) == (
+            2,
+            None,
+        )
+    finally:
+        await remoting.close()
+
+
+def message_offsets(reply):
+    found = parse_message_offsets(reply.ext["msgOffsetInfo"])
+    return [offset for offsets in found.values() for offset in offsets]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from typing import Any
 
 import aiohttp
@@ -96,6 +96,18 @@ async def test_every_page_and_every_action(real: Cluster) -> None:
             assert found["messages"][0]["keys"] == ["o-17"]
             time_ms = str(found["messages"][0]["store_timestamp"])
             assert (await page.get("messages", topic=orders, time=time_ms))["messages"]
+
+            page_of = await page.get("browse", topic=orders)
+            assert {each["body"] for each in page_of["messages"]} >= {b64encode(b"traced").decode()}
+            (tagged,) = (await page.get("browse", topic=orders, filter="tag", value="paid"))["messages"]
+            assert tagged["message_id"] == message_id
+            where = {
+                "queue": f"{tagged['broker']}/{tagged['queue_id']}",
+                "offset": str(tagged["queue_offset"]),
+            }
+            assert (await page.get("message", topic=orders, **where))["message"]["keys"] == ["o-17"]
+            for of, name in (("cluster", ""), ("broker", broker), ("topic", orders), ("group", refusing)):
+                assert (await page.get("charts", of=of, name=name))["charts"], of
 
             async def by_key() -> Any:
                 return (await page.get("messages", topic=orders, key="o-17"))["messages"]

@@ -20,6 +20,7 @@ TYPES = {
     "recall": "DELAY",
     "transaction": "TRANSACTION",
     "priority": "PRIORITY",
+    "lite": "LITE",
 }
 NUMBERED = [f"m{number}|1" for number in range(12)]
 EXPECTED = {
@@ -43,6 +44,7 @@ OWN = {
         "delay": "[later|true|true]",
         "big": "[3145728|true]",
         "priority": "[p3|3, p3|3, p2|2, p1|1, p0|0, p0|0]",
+        "lite": "{a=[m0, m3, m6, m9], b=[m1, m10, m4, m7]} of [a, b]",
         "nowhere": "NotFoundException",
         "wrongtype": "IllegalArgumentException",
     },
@@ -68,7 +70,7 @@ def proxied(
     root = tmp_path_factory.mktemp(f"proxy-{kind}")
     cluster = Cluster(
         kind, root, enablePropertyFilter="true", recallMessageEnable="true", transactionCheckInterval="3000",
-        transactionTimeOut="5000", mappedFileSizeCommitLog=str(32 << 20),
+        transactionTimeOut="5000", enableLmq="true", enableMultiDispatch="true", mappedFileSizeCommitLog=str(32 << 20),
         # RocketMQ compares the 37 MB of its timer wheel byte by byte with each of these flushes.
         timerFlushIntervalMs="10000",
     )  # fmt: skip
@@ -130,6 +132,8 @@ def outcomes(
             # All other groups come to be when they are used.
             make_group(driver, cluster, f"G{prefix}_fifo", "-o", "true")
             make_group(driver, cluster, f"G{prefix}_deadletter", "-r", "1")
+            attributes = f"+lite.bind.topic={prefix}_lite"
+            make_group(driver, cluster, f"G{prefix}_lite", "--attributes", attributes)
             texts = grpc_scenarios(language, proxy.address, prefix, tmp_path_factory.mktemp(language), *again)
             all_found.texts.setdefault(language, {}).update(texts)
             again = all_found.wrong(language)

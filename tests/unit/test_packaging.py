@@ -32,6 +32,7 @@ WANTED_BY_SERVERS = {
     "rocksdict": "acl",
     "yaml": "acl",
     "h2": "grpc",
+    "cronsim": "schedule",
 }
 
 
@@ -184,7 +185,7 @@ def test_licences_are_those_of_the_linked_crates() -> None:
 def test_the_bill_of_materials_is_cyclonedx_and_complete() -> None:
     pytest.importorskip("packaging")
     script = runpy.run_path(str(ROOT / "scripts" / "sbom"))
-    document = script["bill_of_materials"](["tls", "metrics", "acl", "grpc"], has_native=True)
+    document = script["bill_of_materials"](["tls", "metrics", "acl", "grpc", "schedule"], has_native=True)
     assert (document["bomFormat"], document["specVersion"], document["version"]) == ("CycloneDX", "1.6", 1)
     assert re.fullmatch(r"urn:uuid:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", document["serialNumber"])
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", document["metadata"]["timestamp"])
@@ -211,7 +212,7 @@ def test_the_bill_of_materials_is_cyclonedx_and_complete() -> None:
         root["bom-ref"]
     }
     names = {each["name"] for each in components}
-    assert packages("server") - {"uvloop"} | {"orjson", "aerobee-native", "pyo3"} <= names
+    assert packages("server") - {"uvloop", "tzdata"} | {"orjson", "aerobee-native", "pyo3"} <= names
     crates = {each["name"]: each for each in components if each["purl"].startswith("pkg:cargo/")}
     assert {name: each["version"] for name, each in crates.items()}.items() <= lock().items()
     assert all(

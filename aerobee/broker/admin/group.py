@@ -21,6 +21,7 @@ from aerobee.broker.state.attributes import GROUP_ATTRIBUTES, apply_changes
 from aerobee.broker.state.background import shield
 from aerobee.broker.state.producer_registry import ClientChannel, ProducerRegistry
 from aerobee.broker.state.topic_table import TopicTable
+from aerobee.caller import REMOTING
 from aerobee.clock import Clock
 from aerobee.errors import UsageError
 from aerobee.message import check_group_name, check_topic_name
@@ -230,6 +231,7 @@ class AdminGroupCalls:
                     "lastUpdateTimestamp": channel.seen_ms,
                     "remoteIP": "/" + channel.peer.address,
                     "version": channel.version,
+                    **_protocol(channel),
                 }
                 for channel in members
             ]
@@ -283,7 +285,13 @@ def _connection_dict(channel: ClientChannel) -> dict[str, object]:
         "clientId": channel.client_id,
         "language": _language_name(channel.language),
         "version": channel.version,
+        **_protocol(channel),
     }
+
+
+def _protocol(channel: ClientChannel) -> dict[str, object]:
+    # Aerobee-specific: of remoting's clients the answer is RocketMQ's.
+    return {} if channel.peer.protocol == REMOTING else {"protocol": channel.peer.protocol}
 
 
 def _language_name(code: int) -> str:

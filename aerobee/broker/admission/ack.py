@@ -277,6 +277,10 @@ class AckPolicy:
         now = self._clock.monotonic() if since is None else since
         self._hold(peer, end_offset, partial(_write_frames, peer, frames), answers, now)
 
+    def hold_for(self, peer: Peer, end_offset: int, frames: bytes, answers: Answers, level: AckLevel) -> None:
+        """As hold(), until the log has this ack level, which waits, up to `end_offset`, whatever the settings are."""
+        self._hold_for(level, peer, end_offset, partial(_write_frames, peer, frames), answers)
+
     def _hold(self, peer: Caller, end_offset: int, answer: Answer, answers: Answers, since: float) -> None:
         replication, due = self._replication, self._clock.monotonic() + self._timeout_s
         missing = 1 if replication is None else 2

@@ -261,6 +261,7 @@ class Broker:
                 features=serving.features,
                 watch=self.ports.watch,
                 requests=self.ports.requests,
+                grpc_traffic=self.ports.grpc_traffic,
                 out_of_sync=None if agent is None else agent.out_of_sync,
             )
         log.info(

@@ -8,8 +8,10 @@ from aerobee.broker.delay.delay_levels import DelayLevels
 from aerobee.broker.fastpath.pop import PopHooks
 from aerobee.broker.fastpath.seam import DelaySettings, TransactionSettings
 from aerobee.broker.filter.filter_feature import FilterFeature
+from aerobee.broker.lite.lite_feature import LiteTopics
 from aerobee.broker.parts.parts import BrokerParts
 from aerobee.broker.pop.pop_feature import Pop
+from aerobee.broker.recurring.schedule_feature import RecurringSchedules
 from aerobee.broker.send.batch_queue import BatchQueues
 from aerobee.broker.send.duplicate_window import DuplicateWindow
 from aerobee.broker.send.lmq import LmqFeature
@@ -23,7 +25,7 @@ from aerobee.broker.transaction.service import Transactions
 def make_features(parts: BrokerParts) -> tuple[Feature, ...]:
     """Create every feature of one broker."""
     timers = Timers(parts)
-    return (
+    first = (
         DuplicateWindow(
             duplicates=parts.duplicates, log_files=parts.store.log, live=parts.live, clock=parts.clock
         ),
@@ -45,7 +47,13 @@ def make_features(parts: BrokerParts) -> tuple[Feature, ...]:
         _filters(parts),
         BatchQueues(topics=parts.topics, set_kind=parts.store.set_batch_topic),
         LmqFeature(parts.lmqs),
-        Pop(parts, timer=timers),
+    )
+    pop = Pop(parts, timer=timers)
+    return (
+        *first,
+        pop,
+        LiteTopics(parts, pop),
+        RecurringSchedules(parts),
         MappingCleaning(
             mappings=parts.mappings,
             brokers=parts.brokers,
@@ -61,6 +69,12 @@ def pop_of(features: tuple[Feature, ...]) -> Pop:
     """POP among them."""
     (pop,) = (feature for feature in features if isinstance(feature, Pop))
     return pop
+
+
+def lite_of(features: tuple[Feature, ...]) -> LiteTopics:
+    """Lite topics among them."""
+    (lite,) = (feature for feature in features if isinstance(feature, LiteTopics))
+    return lite
 
 
 def fast_path_kinds(

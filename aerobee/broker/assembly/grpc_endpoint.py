@@ -49,10 +49,12 @@ def serve_grpc(
                     pops=services.pops,
                     acks=services.acks,
                     send_backs=services.send_backs,
+                    lite=services.lite,
                     transactions=lambda: transactions.transaction_store.table,
                     handlers=serving.handlers,
                     gate=base.access.gate,
                     make_http2=make_http2,
+                    traffic=ports.grpc_traffic,
                 )
             )
         return made[0]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from aerobee.broker.assembly.grpc_packages import grpc_is_installed
 from aerobee.broker.assembly.host_address import advertised_ip, packable_ip
 from aerobee.broker.fastpath.fast_path import FastPath
+from aerobee.broker.metrics.grpc_traffic import GrpcTraffic
 from aerobee.broker.state.config import BrokerConfig, Endpoint, LiveConfig
 from aerobee.broker.state.identity import BrokerIdentity
 from aerobee.clock import Clock
@@ -56,9 +57,11 @@ class Ports:
         self._live = live
         self._direct = direct
         self._is_serving = False
+        self._has_grpc_port = False
         self._handlers: dict[int, Handler] = {}
         self.watch = watch = LoopWatch(clock.monotonic)
         self.requests = requests = RequestStats()
+        self.grpc_traffic = GrpcTraffic()
         config, handlers = live.value, self._handlers
 
         def make() -> RemotingServer:
@@ -85,6 +88,11 @@ class Ports:
         """The open connections of clients."""
         return self.main.connections.union(self.vip.connections)
 
+    @property
+    def grpc_port(self) -> int:
+        """The bound port of grpcServerPort; 0 without."""
+        return self.main.address_of(GRPC_LISTENER)[1] if self._has_grpc_port else 0
+
     async def open(self, ha_port: int = 0) -> BrokerIdentity:
         """Bind. `ha_port` is where slaves connect, 0: one above the first listener's port. Raises OSError when an address is taken; the second port may be taken unless the configuration requires it."""
         config = self._live.value
@@ -92,6 +100,7 @@ class Ports:
         if config.grpc_server_port and grpc_is_installed():
             listeners.append(Listener(GRPC_LISTENER, listeners[0].host, config.grpc_server_port))
         await self.main.start(listeners)
+        self._has_grpc_port = len(listeners) > len(config.bound_listeners)
         identity = self._identity(config, ha_port)
         await self._open_vip(config)
         return identity
@@ -128,6 +137,10 @@ class Ports:
             "refusedConnections": str(self.main.refused_count + self.vip.refused_count),
             **self.watch.runtime_info(),
             "slowPeersClosed": str(self.main.too_slow_count + self.vip.too_slow_count),
+            "grpcPort": str(self.grpc_port),
+            "grpcConnections": str(self.grpc_traffic.connection_count),
+            "grpcCalls": str(self.grpc_traffic.call_count),
+            "grpcRefused": " ".join(f"{bound}={n}" for bound, n in sorted(self.grpc_traffic.refused.items())),
         }
 
     def _admits(self) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from aerobee.broker.admission.ack import AckPolicy
 from aerobee.broker.consumer.offset_service import OffsetService
+from aerobee.broker.lite.lite_service import LiteService
 from aerobee.broker.parts.parts import BrokerParts
 from aerobee.broker.pop.ack_service import AckService
 from aerobee.broker.pop.notification_service import NotificationService
@@ -34,11 +35,12 @@ class Services:
     pops: PopService
     acks: AckService
     notifications: NotificationService
+    lite: LiteService
     ack: AckPolicy  # decides when a stored message is acknowledged
     unserved: UnservedKinds  # features that this master cannot serve now
 
 
-def make_services(parts: BrokerParts, pop: Pop) -> Services:
+def make_services(parts: BrokerParts, pop: Pop, lite: LiteService) -> Services:
     """Make those that no feature has."""
     return Services(
         sends=_sends(parts),
@@ -51,6 +53,7 @@ def make_services(parts: BrokerParts, pop: Pop) -> Services:
         pops=pop.pops,
         acks=pop.acks,
         notifications=pop.notifications,
+        lite=lite,
         ack=parts.ack,
         unserved=parts.unserved,
     )

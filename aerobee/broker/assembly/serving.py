@@ -29,7 +29,7 @@ from aerobee.broker.assembly.call_parts import (
     replication_calls,
     request_modes,
 )
-from aerobee.broker.assembly.features import fast_path_kinds, make_features, pop_of
+from aerobee.broker.assembly.features import fast_path_kinds, lite_of, make_features, pop_of
 from aerobee.broker.assembly.foundation import Foundation
 from aerobee.broker.assembly.leading import Leading
 from aerobee.broker.assembly.ports import Ports
@@ -53,6 +53,7 @@ from aerobee.broker.replication.replication import Replication
 from aerobee.broker.replication.wiring import make_replication
 from aerobee.broker.send.delay_level import delay_level_hook
 from aerobee.broker.send.message_writer import MessageWriter
+from aerobee.broker.send.option_hooks import OptionFastPath
 from aerobee.broker.send.unique_key import UniqueKeys
 from aerobee.broker.state.config import BrokerConfig
 from aerobee.broker.state.identity import BrokerIdentity
@@ -156,7 +157,7 @@ class Serving:
         self.features = make_features(self.parts)
         self._load_features()
         self.leading = self._make_leading()
-        self.services = make_services(self.parts, pop_of(self.features))
+        self.services = make_services(self.parts, pop_of(self.features), lite_of(self.features).service)
         self._pulls = pull_calls(self.parts, self.services)
         self.acting = self._make_acting() if self.controllers is None else None
         self.handlers: Mapping[int, Handler] = self._make_handlers()
@@ -458,6 +459,7 @@ class Serving:
             delayed=delayed,
             transactions=transactions,
             pops=pops,
+            options=OptionFastPath(duplicates=base.duplicates, epoch=lambda: self.role.epoch),
             access=FrameAccess(base.access.gate) if base.access.is_closed else None,
             expressions=parts.expressions,
         )

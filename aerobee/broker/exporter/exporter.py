@@ -9,6 +9,7 @@ from aerobee.broker.exporter.families import BrokerFamilies
 from aerobee.broker.exporter.lag_sampler import LagSampler
 from aerobee.broker.exporter.replication_families import follow_trouble
 from aerobee.broker.membership.registration import Registration
+from aerobee.broker.metrics.grpc_traffic import GrpcTraffic
 from aerobee.broker.parts.parts import BrokerParts
 from aerobee.broker.pop.pop_feature import Pop
 from aerobee.broker.replication.replication import ReplicationState
@@ -57,6 +58,7 @@ class Exporter:
         features: Iterable[Feature],
         watch: LoopWatch,
         requests: RequestStats,
+        grpc_traffic: GrpcTraffic,
         out_of_sync: Callable[[], str] | None = None,
     ) -> None:
         """The broker has started: export its metrics, measure lag, report ready unless a check fails.
@@ -85,7 +87,12 @@ class Exporter:
             on_pass=self._prepare,
         )
         self._shown = BrokerFamilies(
-            parts, self._lags, replication=replication, watch=watch, requests=requests
+            parts,
+            self._lags,
+            replication=replication,
+            watch=watch,
+            requests=requests,
+            grpc_traffic=grpc_traffic,
         )
         for name, check in broker_checks(parts.store, parts.role, registration, replication):
             self.health.check(name, check)

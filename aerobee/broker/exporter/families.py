@@ -15,10 +15,12 @@ from functools import partial
 from itertools import accumulate, compress, islice
 from typing import Any
 
+from aerobee.broker.exporter.grpc_families import grpc_families
 from aerobee.broker.exporter.lag_families import OTHER, LagChunks, group_families, lag_families
 from aerobee.broker.exporter.lag_sampler import LagSampler
 from aerobee.broker.exporter.replication_families import replication_families
 from aerobee.broker.exporter.request_families import request_families
+from aerobee.broker.metrics.grpc_traffic import GrpcTraffic
 from aerobee.broker.metrics.metrics import (
     SIZE_ENDS,
     Kind,
@@ -129,12 +131,14 @@ class BrokerFamilies:
         replication: Callable[[], ReplicationState],
         watch: LoopWatch,
         requests: RequestStats,
+        grpc_traffic: GrpcTraffic,
     ) -> None:
         self._parts = parts
         self._lags = lags
         self._replication = replication
         self._watch = watch
         self._requests = requests
+        self._grpc_traffic = grpc_traffic
         self._common = ""
         # Encoded labels before the group, by label names.
         self._texts: dict[tuple[str, ...], dict[Labels, str]] = {}
@@ -181,6 +185,7 @@ class BrokerFamilies:
         yield from replication_families(parts, self._replication(), common)
         yield from _connections(parts, common)
         yield from request_families(self._requests, parts.ack, common)
+        yield from grpc_families(self._grpc_traffic, common)
         if parts.role.role in (Role.MASTER, Role.ACTING):  # a slave's copy would be counted twice
             yield from _dead_letters(parts, common)
         metrics = list(parts.stats.registry.metrics())
@@ -346,12 +351,14 @@ def _delays(parts: BrokerParts, common: str) -> Iterator[Family]:
         if queue is not None:
             text = joined(common, label_text({"level": str(level)}))
             waiting.append((text, max(0, queue.max_offset - offset)))
-    yield Family("aerobee_delay_level_messages", GAUGE, "Pending messages", waiting)
+    yield Family(
+        "aerobee_delay_level_messages", GAUGE, "Messages that wait for the delay of the level", waiting
+    )
     late = (
         (joined(common, label_text({"quantile": name})), late_s)
         for (name,), late_s in schedule.lateness.quantiles_s()
     )
-    meaning = "Delivery lateness of the last minutes; absent without deliveries"
+    meaning = "Delay of deliveries behind their time, over the last minutes, s; absent without deliveries"
     yield Family("aerobee_delay_level_late_seconds", GAUGE, meaning, late)
 
 
@@ -369,7 +376,7 @@ def _dead_letters(parts: BrokerParts, common: str) -> Iterator[Family]:
         sent.append((text, sum(ends)))
         there.append((text, sum(ends) - sum(begins)))
     yield Family(name, COUNTER, meaning, sent)
-    yield Family("aerobee_dead_letters", GAUGE, "Stored messages", there)
+    yield Family("aerobee_dead_letters", GAUGE, "Messages stored in the dead-letter topic", there)
 
 
 def _storage(parts: BrokerParts, common: str) -> Iterator[Family]:
@@ -415,7 +422,7 @@ def _counts(counts: Mapping[str, int], common: str) -> _Samples:
 
 def _client(channel: ClientChannel) -> dict[str, str]:
     language = LANGUAGE_NAMES.get(channel.language, "OTHER").lower()
-    return {"language": language, "version": str(channel.version), "protocol_type": "remoting"}
+    return {"language": language, "version": str(channel.version), "protocol_type": channel.peer.protocol}
 
 
 def _blocks(metric: Metric) -> Iterator[SampleBlock]:

@@ -61,7 +61,9 @@ def lag_families(
     if sample.measured_at is None:
         return
     age_s = max(0.0, parts.clock.monotonic() - sample.measured_at)
-    yield Family("aerobee_lag_sample_age_seconds", GAUGE, "Since lag was measured", ((common, age_s),))
+    yield Family(
+        "aerobee_lag_sample_age_seconds", GAUGE, "Time since the lag was measured, s", ((common, age_s),)
+    )
     for name, meaning, samples in _FAMILIES:
         slices = (
             Slice((common, chunk), partial(samples, chunk), common) for chunk in chunks.of(sample, shown)
@@ -79,7 +81,12 @@ def group_families(parts: BrokerParts, common: str, shown: frozenset[str]) -> It
         for name in list(parts.groups.groups)
         if not is_system_group(name)
     )
-    yield Family("aerobee_consumer_members", GAUGE, "Connected consumers of a group, 0 too", members)
+    yield Family(
+        "aerobee_consumer_members",
+        GAUGE,
+        "Connected consumers of a group; 0 for a group without any",
+        members,
+    )
     now_ms = parts.clock.now_ms()
     locks = [
         (

@@ -35,11 +35,11 @@ def replication_families(parts: BrokerParts, state: ReplicationState, common: st
         return
     if following.master_end > 0:
         behind = max(0, following.master_end - state.log_end)
-        meaning = "Bytes of the master's log that this slave lacks, as far as it knows"
+        meaning = "Known lag of this slave behind its master's log, bytes"
         yield Family("aerobee_replication_behind_bytes", GAUGE, meaning, ((common, behind),))
     if following.last_read_s >= 0:
         silent_s = max(0.0, now_s - following.last_read_s)
-        meaning = "Time since the last bytes from the master"
+        meaning = "Time since the last data from the master, s"
         yield Family("aerobee_replication_silent_seconds", GAUGE, meaning, ((common, silent_s),))
 
 

@@ -60,13 +60,13 @@ _ENDS_MS = tuple(end_s * 1000 for end_s in ENDS_S)
 
 def request_families(requests: RequestStats, ack: AckPolicy, common: str) -> Iterator[Family]:
     """Families of answered requests and of requests in progress."""
-    meaning = "From the arrival of requests to their answers, ms"
+    meaning = "Time from the arrival of a request to its reply, ms"
     yield Family("rocketmq_rpc_latency", HISTOGRAM, meaning, _latencies(requests, common))
     running = Counter({ASYNC_PUT: ack.waiting_count})
     for code, count in requests.running.items():
         running[_PROCESSOR_OF.get(code, ADMIN)] += count
     samples = ((joined(common, label_text({"processor": name})), running[name]) for name in PROCESSORS)
-    meaning = "Requests in progress (handler not ended); async_put: stored, not answered yet"
+    meaning = "Requests whose handler has not ended; async_put: messages stored, reply not sent yet"
     yield Family("rocketmq_processor_watermark", GAUGE, meaning, samples)
 
 

@@ -12,7 +12,11 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Protocol
 
-from aerobee.broker.fastpath.exclusions import excluded_from_delayed, excluded_from_half
+from aerobee.broker.fastpath.exclusions import (
+    excluded_from_delayed,
+    excluded_from_half,
+    excluded_from_options,
+)
 from aerobee.broker.fastpath.pop import MakePopRecords
 from aerobee.broker.fastpath.seam import (
     FAST_PATH_VERSION,
@@ -20,6 +24,7 @@ from aerobee.broker.fastpath.seam import (
     BackendSettings,
     DelaySettings,
     DeliveryBackend,
+    OptionSettings,
     TransactionSettings,
 )
 from aerobee.errors import ConfigError
@@ -68,7 +73,7 @@ class ReleasableRawAppends:
 
 
 class MakeBackend(Protocol):
-    """Creates a backend; with `delayed` and `transactions` it serves these kinds, too."""
+    """Creates a backend; with `delayed`, `transactions` and `options` it serves these kinds, too."""
 
     def __call__(
         self,
@@ -76,6 +81,7 @@ class MakeBackend(Protocol):
         *,
         delayed: DelaySettings | None = None,
         transactions: TransactionSettings | None = None,
+        options: OptionSettings | None = None,
     ) -> Backend: ...
 
 
@@ -156,6 +162,7 @@ def make_native(
     *,
     delayed: DelaySettings | None = None,
     transactions: TransactionSettings | None = None,
+    options: OptionSettings | None = None,
 ) -> Backend:
     """Make the native backend."""
     special = settings.special_properties
@@ -194,6 +201,12 @@ def make_native(
             transactions.hooks,
             half_topic=transactions.half_topic,
             special_properties=excluded_from_half(special),
+        )
+    if options is not None:
+        backend.serve_options(
+            options.hooks,
+            find_leveled=options.find_leveled,
+            special_properties=excluded_from_options(special),
         )
     return backend
 

@@ -147,7 +147,8 @@ class Delayed:
             self._tell(due, queue_offset)
         recall = ""
         if not level:
-            recall = RecallHandle(topic.name, self._broker_name, out_ms + 1, unique_key).encode()
+            handle = RecallHandle(topic.name, self._broker_name, out_ms + 1, unique_key).encode()
+            recall = f'","recallHandle":"{handle}'
         return queue, queue_offset, shared.message_id(offset), unique_key, waits, recall
 
     def _turn_of_burst(self) -> _Turn:

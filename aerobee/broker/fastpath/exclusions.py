@@ -37,6 +37,7 @@ from aerobee.property_names import (
     IMMUNITY,
     INNER_BASE,
     INNER_NUM,
+    LITE_TOPIC,
     POP_CK,
     PREPARED_QUEUE_OFFSET,
     PRODUCER_GROUP,
@@ -62,6 +63,7 @@ ELIGIBLE_SYS_FLAG = COMPRESSED | MULTI_TAGS | COMPRESSION_MASK
 NOT_BATCH = frozenset({"false", "0", 0})
 NUMBER_CHARS_MAX = 20
 LEVEL_MAX = 128
+PRIORITY_CHARS_MAX = 9  # surely no more than PRIORITY_MAX
 GUARDED_FIELDS_MAX = 64  # of a header whose signature is verified
 GUARDED_TEXT_CHARS_MAX = (
     512  # of an access key, a topic, a group: no name is that long, and a grant is known by them
@@ -122,6 +124,11 @@ def is_own_or_illegal(name: str) -> bool:
     )
 
 
+LEVELED_TOPIC = TopicExclusion(
+    "an acknowledgement level in its attributes",
+    "each send is answered by the topic's level (the frame handler of options takes those of one message)",
+    lambda topic, _: ACK_LEVEL_ATTRIBUTE in topic.attributes,
+)
 # Deliveries of due messages are subject only to the first row, because they also write to retry topics.
 TOPICS = (
     TopicExclusion(
@@ -159,11 +166,7 @@ TOPICS = (
         "compaction has its own store",
         lambda topic, _: topic.attributes.get("cleanup.policy", "DELETE") != "DELETE",
     ),
-    TopicExclusion(
-        "an acknowledgement level in its attributes",
-        "each send is answered by the topic's level, not by the broker's",
-        lambda topic, _: ACK_LEVEL_ATTRIBUTE in topic.attributes,
-    ),
+    LEVELED_TOPIC,
     TopicExclusion(
         "a message type other than NORMAL while enableTopicMessageTypeCheck is set",
         "the handler compares each message's type with the topic's",
@@ -237,15 +240,16 @@ PROPERTIES: Mapping[str, str] = {
     REAL_TOPIC: "written by the broker alone",
     MULTI_DISPATCH: "the message goes to LMQs as well",
     MULTI_OFFSET: "written by the broker alone",
+    LITE_TOPIC: "the message goes to its lite topic's LMQ as well",
     INNER_NUM: "a batch in one record",
     INNER_BASE: "a batch in one record",
     "MSG_REGION": "the broker replaces the value",
     "TRACE_ON": "the broker replaces the value",
     "CLUSTER": "the broker replaces the value",
     "__CRC32#": "the handler verifies the checksum",
-    DEDUP_KEY: "the handler looks for a duplicate",
-    ACK_LEVEL: "the message is answered by its own level",
-    PRIORITY: "the handler chooses the queue",
+    DEDUP_KEY: "a duplicate is not stored, unless dedupWindowMillis is 0 (the frame handler of options takes new keys)",
+    ACK_LEVEL: "the message is answered by its own level (likewise)",
+    PRIORITY: "the priority names the queue (likewise, plain numbers)",
 }
 # Only while enableTopicMessageTypeCheck is set.
 TYPED_PROPERTIES: Mapping[str, str] = {SHARDING_KEY: "an ordered message, which a topic for others refuses"}
@@ -263,12 +267,22 @@ BATCH_MESSAGE_PROPERTIES: Mapping[str, str] = {MULTI_OFFSET: "the handler takes 
 def excluded_properties(config: BrokerConfig) -> frozenset[str]:
     """The names of properties with which a send is left to the handlers."""
     names = frozenset(PROPERTIES)
+    if not config.dedup_window_millis:
+        names -= {DEDUP_KEY}  # which means nothing then
     return names | frozenset(TYPED_PROPERTIES) if config.enable_topic_message_type_check else names
 
 
 def excluded_from_delayed(names: frozenset[str]) -> frozenset[str]:
     """The same of delayed messages; `names` are those of any send."""
     return (names - {DELAY, *TIMER_DELAYS}) | frozenset(DELAYED_PROPERTIES)
+
+
+def excluded_from_options(names: frozenset[str]) -> frozenset[str]:
+    """The same of messages with options; `names` are those of any send."""
+    # Where types are checked, a topic for messages with a priority takes no others.
+    return names - (
+        {ACK_LEVEL, DEDUP_KEY} if names.issuperset(TYPED_PROPERTIES) else {ACK_LEVEL, DEDUP_KEY, PRIORITY}
+    )
 
 
 def excluded_from_half(names: frozenset[str]) -> frozenset[str]:
@@ -284,6 +298,7 @@ _RARE = "rare: clients use the JSON header unless they are configured otherwise"
 ALL, GUARDED = "any request", "a request of a peer that has to sign"
 STORE, SEND, BATCH = "any send", "a send of one message (10, 310)", "a batch (320)"
 PULL, DELAYED, HALF = "a pull (11, 361)", "a delayed message (310)", "a half message (310)"
+OPTIONS = "a send with an ack level, a dedup key or a priority (310)"
 END, DELIVERY, POP = "END_TRANSACTION (37)", "the delivery of a due message", "POP (200050, 200051)"
 # Request -> the conditions under which it is left to the handlers (a delivery: to `delay/redelivery.py`).
 FRAMES: Mapping[str, tuple[Exclusion, ...]] = {
@@ -349,6 +364,15 @@ FRAMES: Mapping[str, tuple[Exclusion, ...]] = {
         Exclusion(f"a time not in plain digits, or of more than {DIGITS_MAX}", _REFUSED),
         Exclusion("a time that has passed, or exceeds timerMaxDelaySec", "the handler delivers immediately or refuses"),
         Exclusion("a broker that takes no delayed messages now", "the handler knows why"),
+    ),
+    OPTIONS: (
+        Exclusion("a binary header", _RARE),
+        Exclusion("an ack level that does not exist", _REFUSED),
+        Exclusion("an ack level that does not wait, while an acknowledgement depends on a lease", "the handler checks the lease once more"),
+        Exclusion("a dedup key of a known message, or of more than 255 characters", "the handler answers with the earlier message, or refuses"),
+        Exclusion("a dedup key while the keys in the log are not known", _REFUSED),
+        Exclusion(f"a priority not in plain digits, or of more than {PRIORITY_CHARS_MAX}, or with {SHARDING_KEY}", "the handler knows what counts"),
+        Exclusion("a priority while enableTopicMessageTypeCheck is set", "the handler compares each message's type with the topic's"),
     ),
     HALF: (
         Exclusion("a binary header", _RARE),

@@ -22,7 +22,7 @@ from aerobee.broker.consumer.group_table import GroupTable
 from aerobee.broker.fastpath.access import UNCHECKED_HOST, FrameAccess
 from aerobee.broker.fastpath.authorizations import Authorizations
 from aerobee.broker.fastpath.choice import NATIVE, BackendChoice, choose_backend
-from aerobee.broker.fastpath.exclusions import TOPICS, TopicContext, excluded_properties
+from aerobee.broker.fastpath.exclusions import LEVELED_TOPIC, TOPICS, TopicContext, excluded_properties
 from aerobee.broker.fastpath.long_poll import LongPolls, answer_released
 from aerobee.broker.fastpath.permits import FENCE, Permits
 from aerobee.broker.fastpath.pop import POP_START, PopBursts, PopHooks
@@ -34,6 +34,9 @@ from aerobee.broker.fastpath.seam import (
     BurstResult,
     DelaySettings,
     HandedOut,
+    LeveledReplies,
+    OptionHooks,
+    OptionSettings,
     PullResult,
     TransactionSettings,
 )
@@ -41,6 +44,7 @@ from aerobee.broker.filter.expressions import Expressions
 from aerobee.broker.metrics.metrics import EXACT_S, STEPPED_S, STEPS_A_S
 from aerobee.broker.metrics.stats import BrokerStats
 from aerobee.broker.pull.pending_pulls import PendingPull, PendingPulls
+from aerobee.broker.state.ack_level import LEVELS
 from aerobee.broker.state.config import LiveConfig
 from aerobee.broker.state.identity import BrokerIdentity
 from aerobee.broker.state.queue_mappings import QueueMappings
@@ -57,6 +61,7 @@ from aerobee.remoting.frame import PREFIX_BYTES
 from aerobee.remoting.loop_watch import HELD_LIMIT_S, LoopWatch
 from aerobee.remoting.native_loop import NativeSockets, Wait
 from aerobee.remoting.peer import Peer
+from aerobee.remoting.protocol import ACK_LEVEL_ATTRIBUTE
 from aerobee.remoting.request_stats import RequestStats
 from aerobee.store.message_store import MessageStore
 from aerobee.words import plural
@@ -94,10 +99,11 @@ class FastPath:
         delayed: DelaySettings | None = None,
         transactions: TransactionSettings | None = None,
         pops: PopHooks | None = None,
+        options: OptionHooks | None = None,
         access: FrameAccess | None = None,
     ) -> None:
-        """`resume_pull` answers a pending pull that the fast path cannot answer. `delayed`, `transactions` and `pops`:
-        these kinds are served, too. `access`: access control, which checks each frame."""
+        """`resume_pull` answers a pending pull that the fast path cannot answer. `delayed`, `transactions`, `pops` and
+        `options`: these kinds are served, too. `access`: access control, which checks each frame."""
         self.choice = choice or choose_backend()
         self._store = store
         self._appender = store.appender
@@ -111,11 +117,9 @@ class FastPath:
         self._stats, self._requests = stats, requests
         self._burst_done, self._durability = store.burst_done, store.durability
         self._answered, self._short = requests.fast_answered, requests.short
-        self._ack = ack
-        self._overload = overload
+        self._ack, self._overload = ack, overload
         self._live, self._identity = live, identity
-        self._clock = clock
-        self._monotonic = clock.monotonic
+        self._clock, self._monotonic = clock, clock.monotonic
         # None: native code reads the time.
         self._own_now_ms = None if type(clock) is SystemClock else clock.now_ms
         self._backend_times = self.choice.name == NATIVE  # durations of requests
@@ -125,7 +129,8 @@ class FastPath:
         self._watch = watch or LoopWatch(clock.monotonic)
         self._permits = Permits(role, ack)
         self._opens_ms = 0
-        self._delayed, self._transactions, self._access = delayed, transactions, access
+        self._delayed, self._transactions = delayed, transactions
+        self._options, self._access = options, access
         self._pops = None if pops is None else PopBursts(pops, None if access is None else access.settings)
         self._authorizations = Authorizations(
             role=role,
@@ -204,6 +209,8 @@ class FastPath:
                     result.deferred_answers,
                     started,
                 )
+            if result.leveled_replies:
+                self._hold_leveled(connection, result.leveled_replies)
             found = self._note(pulled, connection) if pulled else 0
             elapsed_s = self._monotonic() - started
             if not self._backend_times:
@@ -264,7 +271,7 @@ class FastPath:
         began = self._monotonic()
         if fault is not None:
             self._give_up(fault)
-            for connection, _, _ in held:
+            for connection, *_ in held:
                 connection.failed(fault)  # the end of the log is unknown, and with it the time of durability
             held = []
         if stored_count:
@@ -273,9 +280,12 @@ class FastPath:
             except Exception:
                 # Served frames stay served, and the connections expect further work.
                 _LOG.exception("results of native connections were not recorded completely")
-        for connection, frames, answers in held:
+        for connection, frames, answers, level in held:
             try:
-                self._ack.hold(connection, self._store.log.end, frames, answers)
+                if level is None:
+                    self._ack.hold(connection, self._store.log.end, frames, answers)
+                else:
+                    self._hold_leveled(connection, ((level, frames, answers),))
             except Exception as error:
                 connection.failed(error)
         for connection, results in pulled:
@@ -293,6 +303,11 @@ class FastPath:
             self._turn_held(stored_count, pulled, held_s)
         self._longest_turn_s = 0.0
         return turn_count, turns.others, turns.events
+
+    def _hold_leveled(self, connection: Connection, leveled: Sequence[LeveledReplies]) -> None:
+        """Defer replies until the log has their ack levels up to its present end."""
+        for level, frames, answers in leveled:
+            self._ack.hold_for(connection, self._store.log.end, frames, answers, LEVELS[level])
 
     def _took(self, elapsed_s: float, stored_count: int, found: int) -> None:
         """Record the duration of a burst of the Python backend."""
@@ -439,7 +454,12 @@ class FastPath:
             answered=self._requests.fast_answered,
             guard=None if self._access is None else self._access.settings,
         )
-        return self.choice.make(settings, delayed=self._delayed, transactions=self._transactions)
+        options = None
+        if self._options is not None:
+            options = OptionSettings(hooks=self._options, find_leveled=self._find_leveled)
+        return self.choice.make(
+            settings, delayed=self._delayed, transactions=self._transactions, options=options
+        )
 
     def close(self) -> None:
         """Serve nothing more, and release the broker.
@@ -449,7 +469,7 @@ class FastPath:
         """
         self._stats.count_noted()
         self._backend, self._direct_backend = _ClosedBackend(), None
-        self._delayed = self._transactions = self._pops = None
+        self._delayed = self._transactions = self._pops = self._options = None
 
     def _access_changed(self) -> None:
         """Users or permissions have changed; called in the thread of the change."""
@@ -467,12 +487,25 @@ class FastPath:
 
     def _find_eligible(self, name: str) -> TopicConfig | None:
         config = self._topics.get(name)
-        context = TopicContext(
-            self._live.value, self._static.by_topic, self._store.config.enable_consume_queue_ext
-        )
+        context = self._topic_context()
         if config is None or any(row.holds(config, context) for row in TOPICS):
             return None
         return config
+
+    def _find_leveled(self, name: str) -> TopicConfig | None:
+        """The config of a topic that only its ack level excludes."""
+        config = self._topics.get(name)
+        if config is None or config.attributes.get(ACK_LEVEL_ATTRIBUTE) not in LEVELS:
+            return None
+        context = self._topic_context()
+        return (
+            None if any(row.holds(config, context) for row in TOPICS if row is not LEVELED_TOPIC) else config
+        )
+
+    def _topic_context(self) -> TopicContext:
+        return TopicContext(
+            self._live.value, self._static.by_topic, self._store.config.enable_consume_queue_ext
+        )
 
 
 class _ClosedBackend:
@@ -490,7 +523,7 @@ class _ClosedBackend:
     ) -> BurstResult:
         result = NothingServed()
         result.replies = result.deferred_replies = b""
-        result.deferred_answers = ()
+        result.deferred_answers = result.leveled_replies = ()
         result.used, result.is_slow, result.fault = position, False, None
         result.stored_count, result.pulled = 0, ()
         return result

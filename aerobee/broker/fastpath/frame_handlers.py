@@ -8,9 +8,9 @@ from typing import Protocol
 from aerobee.broker.fastpath.request import Request
 from aerobee.broker.fastpath.topic import FastQueue
 
-# Contents of the reply to a send: queue, queue offset, message ids, unique key; whether it waits for the
-# disk; the recall handle of a timer message, else empty.
-Answer = tuple[FastQueue, int, str, str, bool, str]
+# Contents of the reply to a send: queue, queue offset, message ids, unique key; whether it waits until the append is safe, or
+# the name of the ack level for which it waits; further fields as JSON within the value before them: `","name":"value`.
+Answer = tuple[FastQueue, int, str, str, bool | str, str]
 
 # Serves one frame; returns the reply to a send, None when the frame handler replies itself. Raises
 # FallBackToHandler without any change; any other exception is a fault: the frame may be written.

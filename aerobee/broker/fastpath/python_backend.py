@@ -26,6 +26,7 @@ import orjson
 from aerobee.broker.fastpath.batch import Batches
 from aerobee.broker.fastpath.delayed import Delayed
 from aerobee.broker.fastpath.frame_handlers import FrameHandler, Serve
+from aerobee.broker.fastpath.options import OptionSends
 from aerobee.broker.fastpath.permits import FENCE
 from aerobee.broker.fastpath.pull import Pulls
 from aerobee.broker.fastpath.request import REPLY_BYTES_MAX, UNREADABLE, FallBackToHandler, Request
@@ -35,6 +36,7 @@ from aerobee.broker.fastpath.seam import (
     BackendSettings,
     DelaySettings,
     HandedOut,
+    OptionSettings,
     PullResult,
     TransactionSettings,
 )
@@ -64,6 +66,7 @@ class PythonBackend:
         *,
         delayed: DelaySettings | None = None,
         transactions: TransactionSettings | None = None,
+        options: OptionSettings | None = None,
     ) -> None:
         self._shared = shared = Shared(settings)
         self._permits = settings.permits
@@ -84,6 +87,8 @@ class PythonBackend:
             self._register(Delayed(shared, delayed, special))
         if transactions is not None:
             self._register(Transactions(shared, transactions, special))
+        if options is not None:
+            self._register(OptionSends(shared, options, special))
 
     def _register(self, handler: FrameHandler) -> None:
         self._handlers.append(handler)
@@ -172,20 +177,20 @@ class PythonBackend:
                 if serve is not serves[0]:  # the next frame is usually of the same kind
                     serves_of[code] = (serve, *(other for other in serves if other is not serve))
                 if answer is not None and not flag:
-                    queue, queue_offset, message_ids, unique_key, waits, recall_handle = answer
+                    queue, queue_offset, message_ids, unique_key, waits, more = answer
                     if command is None:
-                        recall = f'","recallHandle":"{recall_handle}' if recall_handle else ""
                         text = (
                             f'{queue.reply_start}{unique_key}","msgId":"{message_ids}{shared.reply_fields}'
-                            f'"{queue_offset}{recall}"}},"flag":1,"language":"PYTHON","opaque":{opaque},'
+                            f'"{queue_offset}{more}"}},"flag":1,"language":"PYTHON","opaque":{opaque},'
                             f'"serializeTypeCurrentRPC":"JSON","version":{VERSION}}}'
                         )
                         length = len(text)
                         text = (PREFIXES[length] if length < 4096 else frame_prefix(length)) + text
                     else:
                         text = shared.binary_reply(command, queue, queue_offset, message_ids, unique_key)
-                    (shared.held if waits else shared.replies).append(text)
-                    (shared.deferred_codes if waits else shared.codes).append(code)
+                    texts, codes = shared.outputs[waits]
+                    texts.append(text)
+                    codes.append(code)
                 elif answer is not None or not shared.pulled or shared.pulled[-1].held is None:
                     shared.codes.append(-code if flag else code)
                 at = end
@@ -207,6 +212,7 @@ class PythonBackend:
             held.clear()
             deferred_answers = tuple(Counter(shared.deferred_codes).items())
             shared.deferred_codes.clear()
+        leveled = shared.take_leveled() if shared.has_leveled else ()
         pulled: Sequence[PullResult] = ()
         if shared.pulled:
             pulled, shared.pulled, shared.pulled_bytes = shared.pulled, [], 0
@@ -228,6 +234,7 @@ class PythonBackend:
         result.is_slow = is_slow
         result.deferred_replies = deferred_frames
         result.deferred_answers = deferred_answers
+        result.leveled_replies = leveled
         result.stored_count = stored_count
         result.pulled = pulled
         result.fault = fault

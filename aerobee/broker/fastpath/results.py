@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from aerobee.broker.fastpath.seam import Appended, Authorization, PendingFrame
+from aerobee.broker.fastpath.seam import Appended, Authorization, LeveledReplies, PendingFrame
 from aerobee.broker.fastpath.seam import PullResult as AnyPullResult
 from aerobee.remoting.request_stats import Answers
 
@@ -43,6 +43,7 @@ class BurstResult:
         "deferred_replies",
         "fault",
         "is_slow",
+        "leveled_replies",
         "pulled",
         "replies",
         "stored_count",
@@ -54,6 +55,7 @@ class BurstResult:
     is_slow: bool
     deferred_replies: bytes
     deferred_answers: Answers
+    leveled_replies: Sequence[LeveledReplies]
     stored_count: int
     pulled: Sequence[AnyPullResult]
     fault: BaseException | None

@@ -20,7 +20,7 @@ from aerobee.store.queue.queue_table import AnyQueue
 
 # Changes with this interface and with the replies or records of a burst: a native backend of another version
 # is not used.
-FAST_PATH_VERSION = 25
+FAST_PATH_VERSION = 26
 
 # request code, group, topic, subscription of the request (SQL92: with SQL_PREFIX in front) or None for the group's, its version
 AuthorizationKey = tuple[int, str, str, str | None, int]
@@ -52,6 +52,9 @@ Appended = tuple[str, int, int, int, Sequence[int]]
 
 # Delivered messages of one authorization: messages, bytes of their records, pulls.
 HandedOut = tuple[Authorization, int, int, int]
+
+# Replies that are deferred until their appends have an ack level: its name, encoded frames, and their numbers by request code.
+LeveledReplies = tuple[str, bytes, Answers]
 
 # The frame of a pull that waits for the next message of its queue, for how many ms it may be held, and its code.
 PendingFrame = tuple[bytes, int, int]
@@ -110,6 +113,11 @@ class BurstResult(Protocol):
     @property
     def deferred_answers(self) -> Answers:
         """Numbers of replies in `deferred_replies`, as (request code, count)."""
+        ...
+
+    @property
+    def leveled_replies(self) -> Sequence[LeveledReplies]:
+        """As `deferred_replies`, by ack level, for messages that have one."""
         ...
 
     @property
@@ -212,6 +220,35 @@ class TransactionHooks(Protocol):
         ...
 
 
+class OptionHooks(Protocol):
+    """Queries and notices of the frame handler of sends with options. A failure of stored() is a fault.
+
+    A protocol, because broker/send, whose OptionFastPath it is, lies above.
+    """
+
+    def epoch(self) -> int:
+        """Epoch of this broker's mastership. Read once per burst."""
+        ...
+
+    def is_new(self, topic: str, key: str) -> bool:
+        """Whether a message with this dedup key may be stored without further checks: no message is known by the key."""
+        ...
+
+    def stored(
+        self,
+        topic: str,
+        key: str,
+        queue_id: int,
+        queue_offset: int,
+        physical_offset: int,
+        size: int,
+        stored_ms: int,
+        unique_key: str,
+    ) -> None:
+        """A message with this dedup key is in the log."""
+        ...
+
+
 class FrameGrant(Protocol):
     """As aerobee.access.gate.Grant: `signing_key` has to have signed each frame, None when no signature is required.
 
@@ -284,6 +321,16 @@ class TransactionSettings:
 
     hooks: TransactionHooks
     half_topic: TopicConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptionSettings:
+    """Dependencies of the frame handler of sends with options."""
+
+    hooks: OptionHooks
+    find_leveled: Callable[
+        [str], TopicConfig | None
+    ]  # the config of a topic that is ordinary but for its ack level
 
 
 class Backend(Protocol):

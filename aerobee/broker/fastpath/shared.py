@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from aerobee.broker.fastpath.permits import HOLDS
 from aerobee.broker.fastpath.request import NO_ROOM, FallBackToHandler, number
-from aerobee.broker.fastpath.seam import Appended, Authorization, BackendSettings, HandedOut, PullResult
+from aerobee.broker.fastpath.seam import (
+    Appended,
+    Authorization,
+    BackendSettings,
+    HandedOut,
+    LeveledReplies,
+    PullResult,
+)
 from aerobee.broker.fastpath.topic import SMALL_BYTES, FastQueue, FastTopic
+from aerobee.broker.state.ack_level import LEVELS
 from aerobee.message import wants_to_wait
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.frame import PREFIX, encode_frame
@@ -49,6 +58,13 @@ class Shared:
         self.held: list[str] = []
         self.codes = settings.answered
         self.deferred_codes: list[int] = []  # of those in `held`
+        # The texts and the codes of replies: not deferred, deferred, or deferred until the append has that ack level.
+        self.outputs: dict[bool | str, tuple[list[str], list[int]]] = {
+            False: (self.replies, self.codes),
+            True: (self.held, self.deferred_codes),
+            **{level: ([], []) for level in LEVELS},
+        }
+        self.has_leveled = False
         self.pulled: list[PullResult] = []
         self.pulled_bytes = 0
         self.has_stored = False
@@ -81,6 +97,18 @@ class Shared:
         if self.holds_all and not waits:
             raise FallBackToHandler
         return waits
+
+    def take_leveled(self) -> list[LeveledReplies]:
+        """The replies that wait for an ack level."""
+        self.has_leveled = False
+        taken: list[LeveledReplies] = []
+        for level in sorted(LEVELS):
+            replies, codes = self.outputs[level]
+            if replies:
+                taken.append((level, "".join(replies).encode("latin-1"), tuple(Counter(codes).items())))
+                replies.clear()
+                codes.clear()
+        return taken
 
     def end(self) -> int:
         """Write the deferred data of a burst that stored messages; return the number of these requests, at least 1."""
@@ -118,8 +146,12 @@ class Shared:
         ordinary.
         """
         topic = self.topics.get(name) or self.admit(name)
+        return topic, self.queue_of(topic, queue_text)
+
+    def queue_of(self, topic: FastTopic, queue_text: object) -> FastQueue:
+        """A queue of a topic. Raises one of UNREADABLE for a queue that is not ordinary."""
         queue = topic.queues.get(queue_text) if type(queue_text) is str else None
-        return topic, queue or self.admit_queue(topic, queue_text)
+        return queue or self.admit_queue(topic, queue_text)
 
     def admit(self, name: str) -> FastTopic:
         """Look up a topic, new here. Raises one of UNREADABLE for a topic that is not ordinary."""

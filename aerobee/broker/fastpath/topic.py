@@ -45,6 +45,7 @@ class FastTopic:
         "queues",
         "request_count",
         "tags",
+        "write_count",
     )
 
     def __init__(self, config: TopicConfig) -> None:
@@ -52,6 +53,7 @@ class FastTopic:
         self.name = config.topic_name
         self.field = bytes((len(raw),)) + raw
         self.queue_count = max(config.read_queue_nums, config.write_queue_nums)
+        self.write_count = config.write_queue_nums
         self.queues: dict[str, FastQueue] = {}  # by the queue id as text
         self.hash_start = java_hash(config.topic_name + "#") & 0xFFFFFFFF
         self.tags: dict[str, tuple[int, int]] = {}  # tag -> (tags code, hash of its index key)

@@ -57,6 +57,17 @@ class RpcAccess:
             except RemoteError as refusal:
                 raise RpcRefused(pb.UNAUTHORIZED, refusal.remark) from refusal
 
+    def prove(self, peer: Peer, metadata: Mapping[str, str]) -> None:
+        """Return if the user that the metadata names is proven, or none is needed. Raises RpcRefused (UNAUTHORIZED).
+
+        For a call whose request has not come: what it may do is not known yet, and check() decides.
+        """
+        if self._gate.is_closed:
+            try:
+                self._sign(peer, metadata, RemotingCommand(RequestCode.HEART_BEAT, {}, b"{}"))
+            except RemoteError as refusal:
+                raise RpcRefused(pb.UNAUTHORIZED, refusal.remark) from refusal
+
     def identify(self, peer: Peer, metadata: Mapping[str, str]) -> None:
         """Set the peer's `principal` to its user. Raises RpcRefused (UNAUTHORIZED) for one that is not proven."""
         self.check(peer, metadata, RemotingCommand(RequestCode.HEART_BEAT, {}, b"{}"))

@@ -22,6 +22,7 @@ from aerobee.broker.grpc.renewal_table import Renewed
 from aerobee.broker.grpc.renewals import Renewals
 from aerobee.broker.grpc.rpc import RpcContext
 from aerobee.broker.grpc.times import duration_ms
+from aerobee.broker.lite.lite_service import LiteService
 from aerobee.broker.pop.ack_service import AckRequest, AckService, ChangeRequest, Written
 from aerobee.broker.pop.pop_feature import Pop
 from aerobee.broker.send.send_back_service import SendBackRequest, SendBackService
@@ -30,10 +31,13 @@ from aerobee.broker.state.unserved import UnservedKinds
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, RemoteError
 from aerobee.grpc.proto import messages as pb
-from aerobee.message import Record
+from aerobee.lite_topic import lite_queue, lite_topic_fault
+from aerobee.message import Record, decode_record
+from aerobee.property_names import LITE_TOPIC
 from aerobee.remoting.body.pop_handle import topic_before_retry
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
+from aerobee.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +52,8 @@ class AckRpcs:
         *,
         acks: AckService,
         send_backs: SendBackService,
+        lite: LiteService,
+        store: MessageStore,
         ack: AckPolicy,
         unserved: UnservedKinds,
         renewals: Renewals,
@@ -57,6 +63,8 @@ class AckRpcs:
     ) -> None:
         self._acks = acks
         self._send_backs = send_backs
+        self._lite = lite
+        self._store = store
         self._ack = ack
         self._unserved = unserved
         self._renewals = renewals
@@ -77,7 +85,7 @@ class AckRpcs:
         found: list[pb.Status | None] = []  # None: as what is written
         for entry in request.entries:
             try:
-                is_written = self._acknowledge(topic, group, entry.receipt_handle)
+                is_written = self._acknowledge(topic, group, entry.receipt_handle, entry.lite_topic)
                 writes = writes or is_written
                 found.append(None if is_written else status())
             except (RpcRefused, AerobeeError) as error:
@@ -93,8 +101,9 @@ class AckRpcs:
         whole = entries[0].status if len(codes) == 1 else status(pb.MULTIPLE_RESULTS, "multiple results")
         return pb.AckMessageResponse(status=whole, entries=entries)
 
-    def _acknowledge(self, topic: str, group: str, text: str) -> bool:
+    def _acknowledge(self, topic: str, group: str, text: str, lite_topic: str) -> bool:
         receipt, renewed = self._receipt(group, text)
+        topic = self._stored_topic(topic, group, lite_topic, receipt)
         check_in_time(receipt.handle, self._clock.now_ms())
         handle = receipt.handle
         is_written = self._acks.acknowledge(
@@ -129,6 +138,7 @@ class AckRpcs:
             )
         await self._when_served()
         receipt, renewed = self._receipt(group, request.receipt_handle)
+        topic = self._stored_topic(topic, group, request.lite_topic, receipt)
         handle = receipt.handle
         check_in_time(handle, self._clock.now_ms())
         asked = ChangeRequest(
@@ -167,8 +177,11 @@ class AckRpcs:
         found = status() if result is None else await self._safe(context, result.end)
         if found.code == pb.OK:
             handle = receipt.handle
+            stored = self._stored_topic(topic, group, request.lite_topic, receipt)
             try:
-                self._acks.acknowledge(AckRequest(group, topic, handle.queue_id, handle.queue_offset, handle))
+                self._acks.acknowledge(
+                    AckRequest(group, stored, handle.queue_id, handle.queue_offset, handle)
+                )
             except (Refused, RemoteError) as error:
                 # The dead letter is stored. A client repeats what is not OK every second for ever, and each time would store another.
                 log.info("dead letter %s of %s was not acknowledged: %s", receipt, group, error)
@@ -198,6 +211,21 @@ class AckRpcs:
         if renewed is not None:
             return renewed.receipt, renewed
         return parse_receipt(text, broker_name=self._broker_name), None
+
+    def _stored_topic(self, topic: str, group: str, lite_topic: str, receipt: Receipt) -> str:
+        """Where a receipt is valid: of a lite group the LMQ of the message's lite topic. Not every client names the lite topic in every
+        request (Java 5.2.0): then its record does. Raises RpcRefused.
+        """
+        if self._lite.group(group) is None:
+            return topic
+        if not lite_topic and receipt.physical_offset is not None:
+            data = self._store.named_record(receipt.physical_offset)
+            record = None if data is None else decode_record(data, check_crc=False)
+            if record is not None and record.topic == topic:
+                lite_topic = record.properties.get(LITE_TOPIC, "")
+        if lite_topic_fault(lite_topic):
+            raise RpcRefused(pb.INVALID_RECEIPT_HANDLE, "the receipt handle is of no lite topic")
+        return lite_queue(topic, lite_topic)
 
     async def _written(self, context: RpcContext) -> pb.Status:
         """Receives the outcome of the acknowledgements of this event loop iteration."""

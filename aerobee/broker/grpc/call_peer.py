@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from aerobee.caller import GRPC
 from aerobee.errors import ConnectionLost
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.connection import Connection
@@ -25,6 +26,7 @@ class CallPeer(Peer):
         self._close_callbacks: list[Callable[[Peer], None]] = []
         self._has_ended = False
         self.principal = ""
+        self.protocol = GRPC
         self._host_port = host_port
 
     __hash__ = object.__hash__

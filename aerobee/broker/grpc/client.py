@@ -14,6 +14,7 @@ from typing import Any
 
 from aerobee.broker.grpc.message_form import delivered_message
 from aerobee.broker.grpc.rpc import ResponseStream, RpcContext
+from aerobee.caller import GRPC
 from aerobee.errors import ConnectionLost, MalformedRecord, RequestTimeout
 from aerobee.grpc.proto import messages as pb
 from aerobee.message import decode_record
@@ -33,6 +34,7 @@ class GrpcClient(Peer):
     def __init__(self, client_id: str, principal: str, context: RpcContext, now: float) -> None:
         self.client_id = client_id
         self.principal = principal
+        self.protocol = GRPC
         self.heartbeat: HeartbeatData | None = None  # what its settings stand for
         self.seen = now
         self._context = context
@@ -111,9 +113,16 @@ class GrpcClient(Peer):
         """Do nothing: replies to a gRPC client go to its calls."""
 
     def invoke_oneway(self, command: RemotingCommand) -> None:
-        """Send a transaction check to the client; drop other notices."""
-        if command.code != RequestCode.CHECK_TRANSACTION_STATE or not self.is_open:
+        """Send a transaction check, or that a lite topic went to another client; drop other notices."""
+        if not self.is_open:
             return
+        if command.code == RequestCode.NOTIFY_UNSUBSCRIBE_LITE:
+            notice = pb.NotifyUnsubscribeLiteCommand(lite_topic=command.field("liteTopic") or "")
+            self._push(pb.TelemetryCommand(status=_ok(), notify_unsubscribe_lite_command=notice))
+        elif command.code == RequestCode.CHECK_TRANSACTION_STATE:
+            self._check_transaction(command)
+
+    def _check_transaction(self, command: RemotingCommand) -> None:
         try:
             record = decode_record(command.body, check_crc=False)
         except MalformedRecord:

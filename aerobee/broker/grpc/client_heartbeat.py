@@ -20,6 +20,7 @@ from aerobee.remoting.body.heartbeat import (
 from aerobee.remoting.body.subscription import TYPE_SQL92, TYPE_TAG, SubscriptionData
 
 PUSHED = frozenset({pb.PUSH_CONSUMER, pb.LITE_PUSH_CONSUMER})
+LITE_TYPES = frozenset({pb.LITE_PUSH_CONSUMER, pb.LITE_SIMPLE_CONSUMER})
 TOPICS_MAX = 1_000  # that one producer or consumer names, as clientGroupsMax and groupSubscriptionsMax
 
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeGuard
 
-from aerobee.broker.grpc.message_checks import MESSAGE_GROUP_BYTES_MAX
 from aerobee.broker.grpc.times import set_ms
+from aerobee.broker.lite.lite_group import QUOTA, lite_group
 from aerobee.grpc.proto import messages as pb
+from aerobee.lite_topic import LITE_TOPIC_BYTES_MAX
 from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
 
 PRODUCER_ATTEMPTS, PRODUCER_BACKOFF_MS, PRODUCER_BACKOFF_MS_MAX = 3, 10, 1_000
 RECEIVE_BATCH_SIZE = 32  # grpcClientConsumerLongPollingBatchSize
 LONG_POLLING_MS = 20_000  # grpcClientConsumerMaxLongPollingTimeoutMillis
-LITE_SUBSCRIPTIONS_MAX, LITE_TOPIC_BYTES_MAX = 2_000, MESSAGE_GROUP_BYTES_MAX
 # CustomizedRetryPolicy and ExponentialRetryPolicy (RocketMQ).
 STEPS_MS = tuple(
     step * 1_000
@@ -49,7 +49,8 @@ def merged_settings(
     subscription.fifo = group.consume_message_orderly
     subscription.receive_batch_size = RECEIVE_BATCH_SIZE
     set_ms(subscription.long_polling_timeout, LONG_POLLING_MS)
-    subscription.lite_subscription_quota = LITE_SUBSCRIPTIONS_MAX
+    lite = lite_group(group)
+    subscription.lite_subscription_quota = QUOTA if lite is None else lite.quota
     subscription.max_lite_topic_size = LITE_TOPIC_BYTES_MAX
     merged.backoff_policy.CopyFrom(consumer_backoff(group))
     return merged

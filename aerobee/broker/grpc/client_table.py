@@ -45,7 +45,7 @@ class ClientTable:
             return client
         self._forget_silent()
         if len(self._clients) >= CLIENTS_MAX:
-            raise RpcRefused(pb.TOO_MANY_REQUESTS, f"{CLIENTS_MAX} clients are known, no more are taken")
+            raise RpcRefused(pb.TOO_MANY_REQUESTS, f"{CLIENTS_MAX} clients are connected, the maximum")
         key = (context.client_id, context.peer.principal)
         client = self._clients[key] = GrpcClient(*key, context, self._clock.monotonic())
 

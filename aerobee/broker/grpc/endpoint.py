@@ -12,15 +12,22 @@ from aerobee.access.gate import Gate
 from aerobee.broker.grpc.access import RpcAccess
 from aerobee.broker.grpc.client_rpcs import ClientRpcs
 from aerobee.broker.grpc.client_table import ClientTable
+from aerobee.broker.grpc.connections import (
+    GrpcConnections,
+    SharedBounds,
+)
+from aerobee.broker.grpc.lite_rpcs import LiteRpcs
 from aerobee.broker.grpc.pop_rpcs import PopServices, make_pop_rpcs, make_renewals
 from aerobee.broker.grpc.pull_rpcs import PullRpcs
 from aerobee.broker.grpc.query_route import RouteRpcs
 from aerobee.broker.grpc.requests import BrokerRequests
 from aerobee.broker.grpc.rpc import Rpc, bidirectional, streaming, unary
 from aerobee.broker.grpc.send_message import SendRpc
-from aerobee.broker.grpc.session import GrpcSession
+from aerobee.broker.grpc.session import GrpcSession, Prove
 from aerobee.broker.grpc.telemetry import Telemetry
 from aerobee.broker.grpc.transaction_rpcs import TransactionRpcs
+from aerobee.broker.lite.lite_service import LiteService
+from aerobee.broker.metrics.grpc_traffic import GrpcTraffic
 from aerobee.broker.parts.parts import BrokerParts
 from aerobee.broker.pop.ack_service import AckService
 from aerobee.broker.pop.pop_service import PopService
@@ -38,7 +45,7 @@ from aerobee.remoting.peer import Handler
 
 # Messages, their system properties; properties of users are fields of their messages.
 NESTED_IN_SEND: Nested = {1: {3: {}}}
-NOT_SERVED = ("SyncLiteSubscription",)
+NOT_SERVED: tuple[str, ...] = ()
 
 
 class GrpcEndpoint:
@@ -49,10 +56,14 @@ class GrpcEndpoint:
         rpcs: Iterable[Rpc],
         *,
         clock: Clock,
+        connections: GrpcConnections,
+        prove: Prove,
         make_http2: MakeHttp2 = Http2Connection,
         limits: Http2Limits | None = None,
     ) -> None:
-        """`make_http2` makes the HTTP/2 core of a connection, Python's or the native one."""
+        """`prove` as GrpcSession has it. `make_http2` makes the HTTP/2 core of a connection, Python's or the native one."""
+        self._connections = connections
+        self._prove = prove
         self.rpcs: Mapping[str, Rpc] = {rpc.path: rpc for rpc in rpcs}
         self._clock = clock
         self._make_http2 = make_http2
@@ -61,7 +72,13 @@ class GrpcEndpoint:
     def session(self, connection: Connection) -> GrpcSession:
         """The session that receives the bytes of a new connection."""
         return GrpcSession(
-            connection, self.rpcs, make_http2=self._make_http2, limits=self._limits, clock=self._clock
+            connection,
+            self.rpcs,
+            make_http2=self._make_http2,
+            limits=self._limits,
+            clock=self._clock,
+            connections=self._connections,
+            prove=self._prove,
         )
 
 
@@ -72,23 +89,33 @@ def make_endpoint(
     pops: PopService,
     acks: AckService,
     send_backs: SendBackService,
+    lite: LiteService,
     transactions: Callable[[], TransactionTable],
     handlers: Mapping[int, Handler],
     gate: Gate,
+    traffic: GrpcTraffic,
     make_http2: MakeHttp2 | None = None,
 ) -> GrpcEndpoint:
-    """The endpoint of one broker. `handlers` are its dispatch, behind `gate`."""
+    """The endpoint of one broker. `handlers` are its dispatch, behind `gate`; `traffic` counts what it does."""
+    access = RpcAccess(gate)
+    shared = SharedBounds(
+        calls_max=lambda: parts.live.value.grpc_calls_max,
+        request_bytes_max=lambda: parts.live.value.grpc_request_bytes_max,
+        reached=parts.bounds.reached,
+    )
     return GrpcEndpoint(
         make_rpcs(
             parts,
             sends=sends,
-            consuming=PopServices(pops=pops, acks=acks, send_backs=send_backs),
+            consuming=PopServices(pops=pops, acks=acks, send_backs=send_backs, lite=lite),
             transactions=transactions,
             handlers=handlers,
-            gate=gate,
+            access=access,
         ),
         clock=parts.clock,
         make_http2=make_http2 or Http2Connection,
+        connections=GrpcConnections(shared, traffic),
+        prove=lambda context: access.prove(context.peer, context.metadata),
     )
 
 
@@ -99,10 +126,9 @@ def make_rpcs(
     consuming: PopServices,
     transactions: Callable[[], TransactionTable],
     handlers: Mapping[int, Handler],
-    gate: Gate,
+    access: RpcAccess,
 ) -> tuple[Rpc, ...]:
     """Every RPC that is served."""
-    access = RpcAccess(gate)
     requests, clients = BrokerRequests(handlers, access), ClientTable(parts.clock)
     renewals = make_renewals(parts, consuming)
     members = ClientRpcs(
@@ -122,6 +148,7 @@ def make_rpcs(
         access=access,
         clock=parts.clock,
         note_producer=members.note_producer,
+        takes_lite=consuming.lite.is_enabled,
     )
     telemetry = Telemetry(
         clients=clients,
@@ -132,6 +159,7 @@ def make_rpcs(
         clock=parts.clock,
     )
     ends = TransactionRpcs(table=transactions, topics=parts.topics, requests=requests, access=access)
+    lites = LiteRpcs(lite=consuming.lite, clients=clients, renewals=renewals, access=access)
     pulls = PullRpcs(topics=parts.topics, requests=requests, access=access, clock=parts.clock)
     return (
         unary("QueryRoute", routes.query_route),
@@ -149,4 +177,5 @@ def make_rpcs(
         unary("UpdateOffset", pulls.update_offset),
         unary("GetOffset", pulls.get_offset),
         unary("QueryOffset", pulls.query_offset),
+        unary("SyncLiteSubscription", lites.synchronize),
     )

@@ -10,6 +10,7 @@ import re
 from aerobee.broker.grpc.refusal import RpcRefused
 from aerobee.broker.grpc.times import duration_ms, timestamp_ms
 from aerobee.grpc.proto import messages as pb
+from aerobee.lite_topic import lite_topic_fault
 
 USER_PROPERTIES_MAX = 128  # userPropertyMaxNum of RocketMQ's proxy
 USER_PROPERTY_BYTES_MAX = 16_384  # maxUserPropertySize
@@ -56,6 +57,8 @@ def check_message(message: pb.Message, *, body_bytes_max: int, now_ms: int) -> N
         raise RpcRefused(pb.ILLEGAL_MESSAGE_ID, "message id cannot contain control character")
     _check_times(system, now_ms)
     _check_message_group(system)
+    if system.HasField("lite_topic") and (fault := lite_topic_fault(system.lite_topic)):
+        raise RpcRefused(pb.ILLEGAL_LITE_TOPIC, fault)
     for text, what in ((system.born_host, "born host"), (system.trace_context, "trace context")):
         if CONTROL.search(text):
             raise RpcRefused(pb.BAD_REQUEST, f"{what} cannot contain control character")

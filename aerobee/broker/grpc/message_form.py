@@ -25,10 +25,17 @@ from aerobee.message import (
     TRANSACTION_PREPARED,
     Record,
 )
-from aerobee.property_names import IMMUNITY, PRODUCER_GROUP, TIMER_DELIVER_MS, TRAN_MSG, UNIQUE_KEY
+from aerobee.property_names import (
+    IMMUNITY,
+    LITE_TOPIC,
+    PRODUCER_GROUP,
+    TIMER_DELIVER_MS,
+    TRAN_MSG,
+    UNIQUE_KEY,
+)
 
 BORN_HOST, BORN_TIMESTAMP, TRACE_CONTEXT = "__BORNHOST", "BORN_TIMESTAMP", "TRACE_CONTEXT"
-TAGS, KEYS, TIMER_OUT, LITE_TOPIC = "TAGS", "KEYS", "TIMER_OUT_MS", "__LITE_TOPIC"
+TAGS, KEYS, TIMER_OUT = "TAGS", "KEYS", "TIMER_OUT_MS"
 GZIP_WINDOW_BITS = 31
 DELIVERED_BYTES_MAX = 16 * 1024 * 1024  # of a decompressed body: a larger one is delivered as it is stored
 
@@ -45,6 +52,8 @@ def stored_properties(message: pb.Message, topic: str) -> tuple[dict[str, str], 
         properties[KEYS] = " ".join(system.keys)
     if system.HasField("message_group") and system.message_group:
         properties[SHARDING_KEY] = system.message_group
+    if system.HasField("lite_topic") and system.lite_topic:
+        properties[LITE_TOPIC] = system.lite_topic
     if system.HasField("priority"):
         properties[PRIORITY] = str(system.priority)
     if system.HasField("trace_context") and system.trace_context:

@@ -11,6 +11,7 @@ from aerobee.broker.grpc.ack_message import AckRpcs
 from aerobee.broker.grpc.receive_message import ReceiveRpc
 from aerobee.broker.grpc.renewals import Renewals
 from aerobee.broker.grpc.rpc import Rpc, streaming, unary
+from aerobee.broker.lite.lite_service import LiteService
 from aerobee.broker.parts.parts import BrokerParts
 from aerobee.broker.pop.ack_service import AckService
 from aerobee.broker.pop.pop_feature import Pop
@@ -25,6 +26,7 @@ class PopServices:
     pops: PopService
     acks: AckService
     send_backs: SendBackService
+    lite: LiteService
 
 
 def make_renewals(parts: BrokerParts, services: PopServices) -> Renewals:
@@ -45,6 +47,7 @@ def make_pop_rpcs(
         pops=services.pops,
         acks=services.acks,
         send_backs=services.send_backs,
+        lite=services.lite,
         groups=parts.groups,
         ack=parts.ack,
         unserved=parts.unserved,
@@ -56,6 +59,8 @@ def make_pop_rpcs(
     acks = AckRpcs(
         acks=services.acks,
         send_backs=services.send_backs,
+        lite=services.lite,
+        store=parts.store,
         ack=parts.ack,
         unserved=parts.unserved,
         renewals=renewals,

@@ -13,6 +13,7 @@ from aerobee.broker.grpc.access import RpcAccess
 from aerobee.broker.grpc.names import ECHOED_CHARS_MAX, echoed_topic, group_name
 from aerobee.broker.grpc.refusal import RpcRefused, status
 from aerobee.broker.grpc.rpc import RpcContext
+from aerobee.broker.lite.lite_group import lite_group
 from aerobee.broker.send.message_type import NORMAL
 from aerobee.broker.state.identity import BrokerIdentity
 from aerobee.broker.state.topic_table import TopicTable
@@ -74,7 +75,7 @@ class RouteRpcs:
         if not topic.is_readable or topic.read_queue_nums <= 0:
             raise RpcRefused(pb.FORBIDDEN, "no readable queue")
         config = self._groups.get(group)
-        in_order = config is not None and config.consume_message_orderly
+        in_order = config is not None and config.consume_message_orderly and lite_group(config) is None
         broker = self._broker(context, request.endpoints)
         permission = pb.READ_WRITE if topic.is_writable else pb.READ
         assignments = [

@@ -16,7 +16,7 @@ import asyncio
 import logging
 from collections.abc import Coroutine, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from aerobee.broker.admission.ack import AckPolicy, Safety
 from aerobee.broker.admission.pending_access import RefusalOf
@@ -31,6 +31,7 @@ from aerobee.broker.grpc.renewal_table import FIRST_INVISIBLE_MS, Client
 from aerobee.broker.grpc.renewals import Renewals
 from aerobee.broker.grpc.rpc import ResponseStream, RpcContext
 from aerobee.broker.grpc.times import duration_ms, set_ms
+from aerobee.broker.lite.lite_service import LiteService
 from aerobee.broker.pop.ack_service import AckRequest, AckService
 from aerobee.broker.pop.engine import INIT_FROM_MAX
 from aerobee.broker.pop.pop_feature import Pop
@@ -41,6 +42,7 @@ from aerobee.broker.state.unserved import UnservedKinds
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, MessageDamaged, RemoteError
 from aerobee.grpc.proto import messages as pb
+from aerobee.lite_topic import LITE_PREFIX
 from aerobee.message import Record, decode_record
 from aerobee.remoting.body.pop_handle import Handle
 from aerobee.remoting.body.subscription import TYPE_SQL92, TYPE_TAG, parse_tags
@@ -66,6 +68,7 @@ class ReceiveRpc:
         pops: PopService,
         acks: AckService,
         send_backs: SendBackService,
+        lite: LiteService,
         groups: GroupTable,
         ack: AckPolicy,
         unserved: UnservedKinds,
@@ -77,6 +80,7 @@ class ReceiveRpc:
         self._pops = pops
         self._acks = acks
         self._send_backs = send_backs
+        self._lite = lite
         self._groups = groups
         self._ack = ack
         self._unserved = unserved
@@ -96,7 +100,7 @@ class ReceiveRpc:
         asked = self._asked(context, request, topic, group)
         if self._unserved.has(Pop.name):
             return self._pop_when_served(asked, call)
-        outcome = self._pops.pop(asked, call)
+        outcome = self._pop(asked, call)
         if isinstance(outcome, Coroutine):
             return self._pop_cold(outcome, call)
         if outcome is not None:
@@ -105,8 +109,16 @@ class ReceiveRpc:
 
     async def _pop_when_served(self, asked: PopRequest, call: Receiving) -> None:
         await self._unserved.when_served(Pop.name)
-        outcome = self._pops.pop(asked, call)
+        outcome = self._pop(asked, call)
         await self._finish(await outcome if isinstance(outcome, Coroutine) else outcome, call)
+
+    def _pop(
+        self, asked: PopRequest, call: Receiving
+    ) -> PopOutcome | Coroutine[Any, Any, PopOutcome | None] | None:
+        """By the group: a lite group takes from the lite topics that the client subscribes."""
+        if self._lite.group(asked.group) is not None:
+            return self._lite.pop(asked, call.client[0], call)
+        return self._pops.pop(asked, call)
 
     async def _pop_cold(self, pop: Coroutine[Any, Any, PopOutcome | None], call: Receiving) -> None:
         await self._finish(await pop, call)
@@ -163,16 +175,14 @@ class ReceiveRpc:
         else:
             call.release(Safety.SAFE, "")
 
-    def messages(
-        self, call: Receiving, outcome: PopOutcome, tags: frozenset[str] | None
-    ) -> list[tuple[Receipt, pb.Message]]:
+    def messages(self, call: Receiving, outcome: PopOutcome, tags: frozenset[str] | None) -> list[Popped]:
         """The popped messages for the client, each with its receipt. Messages that passed only because of a hash
         collision of tags are acknowledged; messages with too many attempts become dead letters.
         """
         taken, want = outcome.taken, outcome.want
         config = self._groups.get(want.group)
         tries_max = -1 if config is None else config.retry_max_times
-        found: list[tuple[Receipt, pb.Message]] = []
+        found: list[Popped] = []
         for number, (share, body) in enumerate(zip(taken.shares, taken.bodies, strict=True)):
             consumed = taken.consumed[number] if want.ordered else {}
             for offset, record in zip(share.offsets, _records(body), strict=True):
@@ -190,6 +200,10 @@ class ReceiveRpc:
                     continue
                 receipt = Receipt(handle, record.physical_offset)
                 tries = consumed.get(offset, 0) if want.ordered else record.reconsume_times
+                stored = call.topic
+                if (lmq := taken.topics[number]).startswith(LITE_PREFIX):
+                    stored = lmq
+                    record = replace(record, queue_id=share.queue_id, queue_offset=offset)
                 if tags is not None and record.tag not in tags:
                     self._acknowledge(call, receipt)
                 elif not want.ordered and 0 <= tries_max < tries:
@@ -197,9 +211,8 @@ class ReceiveRpc:
                 else:
                     if want.ordered:
                         record = replace(record, reconsume_times=tries)
-                    found.append(
-                        (receipt, delivered_message(record, topic=want.topic, receipt_handle=str(receipt)))
-                    )
+                    message = delivered_message(record, topic=want.topic, receipt_handle=str(receipt))
+                    found.append(Popped(stored, receipt, message))
         return found
 
     def _acknowledge(self, call: Receiving, receipt: Receipt) -> None:
@@ -227,20 +240,28 @@ class ReceiveRpc:
             return
         self._acknowledge(call, receipt)
 
-    def sent(self, call: Receiving, receipts: list[Receipt]) -> None:
+    def sent(self, call: Receiving, messages: list[Popped]) -> None:
         """The messages were sent to the client: start their renewal if the call requests it."""
         if call.renews:
-            for receipt in receipts:
-                self._renewals.add(call.group, call.client, call.caller.address, call.topic, receipt)
+            for popped in messages:
+                self._renewals.add(call.group, call.client, call.caller.address, popped.topic, popped.receipt)
 
-    def give_back(self, call: Receiving, receipts: list[Receipt]) -> None:
+    def give_back(self, call: Receiving, messages: list[Popped]) -> None:
         """The messages could not be sent to the client: redeliver them soon."""
-        for receipt in receipts:
-            self._renewals.give_back(call.group, call.topic, receipt)
+        for popped in messages:
+            self._renewals.give_back(call.group, popped.topic, popped.receipt)
 
     def now_ms(self) -> int:
         """The broker's time."""
         return self._clock.now_ms()
+
+
+class Popped(NamedTuple):
+    """A message for the client. `topic` is where its receipt is valid: the subscribed topic, or a lite topic's LMQ."""
+
+    topic: str
+    receipt: Receipt
+    message: pb.Message
 
 
 class Receiving:
@@ -276,7 +297,7 @@ class Receiving:
         self.group = group
         self.renews = request.auto_renew
         self._tags = _wanted_tags(request.filter_expression)
-        self._messages: list[tuple[Receipt, pb.Message]] = []
+        self._messages: list[Popped] = []
         self._is_sent = self._is_done = False
         self._waiter: asyncio.Future[None] | None = None  # where the call has a task
 
@@ -348,22 +369,21 @@ class Receiving:
         self._is_sent = True
         stream = self._stream
         stream.push(pb.ReceiveMessageResponse(status=status()))
-        for _, message in self._messages:
-            stream.push(pb.ReceiveMessageResponse(message=message))
+        for popped in self._messages:
+            stream.push(pb.ReceiveMessageResponse(message=popped.message))
         self._finish()
 
     def _closed(self, peer: object) -> None:
         """The call has ended: answered whole, or its client has left."""
         messages, self._messages = self._messages, []
-        receipts = [receipt for receipt, _ in messages]
         if self._is_sent and not self._stream.is_cut_off:
-            self._rpc.sent(self, receipts)
+            self._rpc.sent(self, messages)
         else:
-            self._rpc.give_back(self, receipts)
+            self._rpc.give_back(self, messages)
 
     def _give_back(self) -> None:
         messages, self._messages = self._messages, []
-        self._rpc.give_back(self, [receipt for receipt, _ in messages])
+        self._rpc.give_back(self, messages)
 
     def _end(self, found: pb.Status) -> None:
         self._stream.push(pb.ReceiveMessageResponse(status=found))

@@ -1,4 +1,4 @@
-"""SendMessage: messages of every kind but LITE, by the same SendService as sends of remoting.
+"""SendMessage: messages of every kind, by the same SendService as sends of remoting.
 
 Source: SendMessageActivity, SendMessageProcessor (RocketMQ 5.5.0). Differences: a request with several messages is stored as so
 many messages and answered with one entry for each, in their order, where RocketMQ stores one batch and gives one entry. All
@@ -15,7 +15,6 @@ from aerobee.broker.grpc.access import RpcAccess
 from aerobee.broker.grpc.message_checks import check_message
 from aerobee.broker.grpc.message_form import stored_body, stored_properties
 from aerobee.broker.grpc.names import topic_name
-from aerobee.broker.grpc.queue_choice import group_queue
 from aerobee.broker.grpc.refusal import RpcRefused, safety_status, status, status_of
 from aerobee.broker.grpc.rpc import RpcContext
 from aerobee.broker.grpc.times import timestamp_ms
@@ -27,6 +26,7 @@ from aerobee.clock import Clock
 from aerobee.errors import AerobeeError
 from aerobee.grpc.proto import messages as pb
 from aerobee.message import DLQ_PREFIX, RETRY_PREFIX, TRANSACTION_PREPARED, encode_properties
+from aerobee.queue_choice import group_queue
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.protocol import TYPE_ATTRIBUTE
@@ -52,8 +52,10 @@ class SendRpc:
         access: RpcAccess,
         clock: Clock,
         note_producer: Callable[[RpcContext, str], None],
+        takes_lite: bool,
     ) -> None:
-        """`note_producer` is called with a client that sends a half message, and its topic."""
+        """`note_producer` is called with a client that sends a half message, and its topic. `takes_lite`: this broker has LMQs."""
+        self._takes_lite = takes_lite
         self._note_producer = note_producer
         self._service = service
         self._topics = topics
@@ -131,14 +133,16 @@ class SendRpc:
         if expected not in (actual, MIXED) or topic is None:
             text = f"TopicMessageType validate failed, the expected type is {expected}, but actual type is {actual}"
             raise RpcRefused(pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, text)
-        if actual == "LITE":
-            raise RpcRefused(pb.NOT_IMPLEMENTED, "LITE messages are not served by this broker yet")
+        if actual == "LITE" and not self._takes_lite:
+            text = "LITE messages need the settings enableLmq and enableMultiDispatch, which this broker does not have"
+            raise RpcRefused(pb.NOT_IMPLEMENTED, text)
         if not topic.is_writable or topic.write_queue_nums <= 0:
             raise RpcRefused(pb.FORBIDDEN, "no writable queue")
 
     def _choose_queue(self, header: SendHeader, message: pb.Message, count: int) -> None:
         topic = self._topics.get(header.topic)
-        group = message.system_properties.message_group
+        system = message.system_properties
+        group = system.message_group or system.lite_topic
         if topic is not None and group and count == 1:
             header.queue_id = group_queue(group, topic.write_queue_nums)
 

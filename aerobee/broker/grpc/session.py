@@ -3,7 +3,8 @@ calls.
 
 What always holds: each call that has started is answered or ended, exactly once; a service whose call has ended is
 cancelled; requests whose services wait hold at most HELD_BYTES_MAX, beyond it nothing is read; requests that have come and whose
-clients may send more hold at most `receiving_bytes_max`, beyond it their calls end.
+clients may send more hold at most `receiving_bytes_max`, beyond it their calls end. connections.py bounds all connections together.
+The user of a call is proven when it starts, before any byte of its request is kept or parsed.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ import functools
 import inspect
 import logging
 import math
-from collections.abc import Awaitable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, cast
 
 from google.protobuf.message import DecodeError
 
 from aerobee.broker.grpc.call_peer import CallPeer
+from aerobee.broker.grpc.connections import GrpcConnections
 from aerobee.broker.grpc.refusal import RpcRefused, status_of
 from aerobee.broker.grpc.rpc import (
     CLIENT_ID,
@@ -52,6 +54,7 @@ log = logging.getLogger(__name__)
 HELD_BYTES_MAX = 32 * MIB
 FIELDS_MAX = 20_000  # of a request of more bytes than these; some 10 ms to count, and more than that for each to become an object
 COUNTED_BYTES_MIN = 64 * 1024
+Prove = Callable[[RpcContext], None]
 DEADLINE_SLACK_S = 1e-3  # an event loop's timers may fire that much early
 
 
@@ -66,10 +69,15 @@ class GrpcSession:
         make_http2: MakeHttp2,
         limits: Http2Limits,
         clock: Clock,
+        connections: GrpcConnections,
+        prove: Prove,
     ) -> None:
-        """`rpcs` by path."""
+        """`rpcs` by path. `prove` raises RpcRefused for a call whose user is not proven."""
         self._connection = connection
         self._rpcs = rpcs
+        self._connections = connections
+        self._traffic = connections.traffic
+        self.prove = prove
         self._clock = clock
         request_bytes_max = functools.partial(_request_bytes_max, rpcs)
         self._http2 = make_http2(limits, clock.monotonic(), request_bytes_max)
@@ -81,6 +89,8 @@ class GrpcSession:
         self._timer_due = math.inf
         self._is_receiving = False
         self._flush_is_due = False
+        self._noted_bytes = 0  # of requests, as `connections` knows
+        connections.enter(self)
 
     # --- OtherProtocol
 
@@ -92,10 +102,16 @@ class GrpcSession:
     def is_full(self) -> bool:
         return self._held_bytes > HELD_BYTES_MAX or self._http2.has_more
 
+    @property
+    def unsent_bytes(self) -> int:
+        return self._http2.unsent_bytes
+
     def receive(self, data: bytes) -> None:
+        self._traffic.received(len(data))
         self._is_receiving = True
         try:
             self._on_events(self._http2.receive(data, self._clock.monotonic()))
+            self._note_bytes()
         finally:
             self._is_receiving = False
         self.flush()
@@ -108,6 +124,7 @@ class GrpcSession:
             return
         try:
             self._on_events(self._http2.proceed(self._clock.monotonic()))
+            self._note_bytes()
             self.flush()
         except Exception:
             self._connection.failed()
@@ -131,6 +148,27 @@ class GrpcSession:
             self._timer.cancel()
             self._timer = None
         self._on_events(self._http2.lost(self._clock.monotonic()))
+        self._connections.leave(self)
+        self._note_bytes()
+
+    # --- a Holder (connections.py)
+
+    @property
+    def call_count(self) -> int:
+        return len(self._running)
+
+    @property
+    def incomplete_bytes(self) -> int:
+        return self._http2.receiving_bytes + self._kept_bytes
+
+    def end_newest_call(self, reason: str) -> None:
+        self.finish(next(reversed(self._running)), GrpcStatus.RESOURCE_EXHAUSTED, reason)
+
+    def end_incomplete_calls(self, reason: str) -> None:
+        for call, running in list(self._running.items()):
+            if not call.is_half_closed and running.rpc.bidirectional is None:
+                self.finish(call, GrpcStatus.RESOURCE_EXHAUSTED, reason)
+        self._note_bytes()
 
     # --- what running calls use
 
@@ -153,14 +191,17 @@ class GrpcSession:
         """End the call."""
         self._http2.finish(call, grpc_status, message, self._clock.monotonic())
         running = self._running.get(call)
-        if running is not None and call.is_over:
-            self._drop(running)
+        if running is not None:
+            running.status = -grpc_status or running.status
+            if call.is_over:
+                self._drop(running)
         self.flush_soon()
 
     def release(self, byte_count: int) -> None:
         """A service gave back a request of this size."""
         was_full = self.is_full
         self._held_bytes -= byte_count
+        self._note_bytes()
         if was_full and not self.is_full:
             self._connection.set_reading()
 
@@ -175,9 +216,11 @@ class GrpcSession:
         self._flush_is_due = False
         data = self._http2.outgoing()
         if data:
+            self._traffic.sent(len(data))
             self._connection.write(data)
         if self._http2.is_closed:
             if self._connection.is_open:
+                self._connections.closed(self._http2.close_reason)
                 log.info("%s is disconnected: %s", self._connection.address, self._http2.close_reason)
                 self._connection.close(self._http2.close_reason)
             return
@@ -232,10 +275,16 @@ class GrpcSession:
             )
             self._http2.finish(call, GrpcStatus.UNIMPLEMENTED, text, self._clock.monotonic())
             return
+        refusal = self._connections.admit_call(self, self._connection.address)
+        if refusal:
+            self._traffic.call_refused(rpc.name, GrpcStatus.RESOURCE_EXHAUSTED.name)
+            self._http2.finish(call, GrpcStatus.RESOURCE_EXHAUSTED, refusal, self._clock.monotonic())
+            return
         peer = CallPeer(self._connection, self._connection.host_port)
         own = (self._connection.own_host, self._connection.own_port)
         context = RpcContext(call.metadata, peer, call.deadline, own)
         self._running[call] = running = _Running(self, call, rpc, context)
+        self._traffic.call_started()
         running.start()
 
     def keep(self, byte_count: int) -> bool:
@@ -250,9 +299,21 @@ class GrpcSession:
     def hold(self, byte_count: int) -> None:
         """A service waits and has a request of this size."""
         self._held_bytes += byte_count
+        self._note_bytes()
+
+    def refuses(self, byte_count: int) -> str:
+        """Why a request of this size is not served now; empty when it is."""
+        return self._connections.admit_request(byte_count, self._connection.address)
+
+    def _note_bytes(self) -> None:
+        now = self._http2.receiving_bytes + self._kept_bytes + self._held_bytes
+        change, self._noted_bytes = now - self._noted_bytes, now
+        if change:
+            self._connections.change_bytes(change, self._connection.address)
 
     def _drop(self, running: _Running) -> None:
         if self._running.pop(running.call, None) is not None:
+            self._traffic.call_ended(running.rpc.name, running.outcome)
             running.over()
 
 
@@ -262,6 +323,7 @@ class _Running:
     # fmt: off
     __slots__ = (
         "_context", "_held_bytes", "_kept_bytes", "_receiver", "_request", "_session", "_task", "_writable", "call", "is_cut_off", "rpc",
+        "status",
     )
     # fmt: on
 
@@ -277,6 +339,7 @@ class _Running:
         self._kept_bytes = 0
         self._writable: asyncio.Future[None] | None = None
         self.is_cut_off = False
+        self.status = 0  # code of the last response that has one; negative: gRPC's status
 
     # --- the client
 
@@ -284,6 +347,7 @@ class _Running:
         """The call has come; its request follows."""
         try:
             self._check_client_id()
+            self._session.prove(self._context)
             if self.rpc.bidirectional is not None:
                 # The official Python client reopens its stream without settings, which follow minutes later.
                 self._session.start_response(self.call, may_idle=True)
@@ -341,6 +405,15 @@ class _Running:
         self._forgo()
         self._release()
 
+    @property
+    def outcome(self) -> str:
+        """How the call has ended, for metrics."""
+        if self.is_cut_off:
+            return GrpcStatus.CANCELLED.name
+        return (
+            GrpcStatus(-self.status).name if self.status <= 0 else pb.Code.Name(cast("pb.Code", self.status))
+        )
+
     # --- ResponseStream
 
     @property
@@ -348,11 +421,13 @@ class _Running:
         return self.call.is_over or self.call.is_finishing
 
     async def send(self, response: Any) -> None:
+        self._note_status(response)
         if not self._session.send(self.call, response) and not self.is_over:
             self._writable = asyncio.get_running_loop().create_future()
             await self._writable
 
     def push(self, response: Any) -> None:
+        self._note_status(response)
         self._session.send(self.call, response)
 
     def end(self) -> None:
@@ -383,6 +458,8 @@ class _Running:
 
     def _serve(self, data: bytes) -> None:
         try:
+            if refusal := self._session.refuses(len(data)):
+                raise CallError(GrpcStatus.RESOURCE_EXHAUSTED, refusal)
             request = self._parse(data)
             if self.rpc.unary is None:
                 assert self.rpc.streaming is not None
@@ -420,7 +497,12 @@ class _Running:
         finally:
             self._release()
 
+    def _note_status(self, response: Any) -> None:
+        if response.HasField("status"):
+            self.status = response.status.code
+
     def _answer(self, response: Any) -> None:
+        self._note_status(response)
         self._session.send(self.call, response)
         self._session.finish(self.call)
 

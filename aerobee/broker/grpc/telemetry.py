@@ -14,12 +14,13 @@ from collections.abc import Callable
 from aerobee.broker.consumer.group_table import GroupTable
 from aerobee.broker.grpc.access import RpcAccess
 from aerobee.broker.grpc.client import GrpcClient
-from aerobee.broker.grpc.client_heartbeat import heartbeat_of
+from aerobee.broker.grpc.client_heartbeat import LITE_TYPES, heartbeat_of
 from aerobee.broker.grpc.client_settings import merged_settings
 from aerobee.broker.grpc.client_table import ClientTable
 from aerobee.broker.grpc.refusal import RpcRefused, status, status_of
 from aerobee.broker.grpc.requests import BrokerRequests
 from aerobee.broker.grpc.rpc import ResponseStream, RpcContext
+from aerobee.broker.lite.lite_group import lite_group
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError
 from aerobee.grpc.proto import messages as pb
@@ -75,8 +76,18 @@ class Telemetry:
         if heartbeat.consumer_data_set:
             name = heartbeat.consumer_data_set[0].group_name
             group = self._groups.get(name) or SubscriptionGroupConfig(name)
+            _check_lite(settings, group)
         client.heartbeat = heartbeat
         return merged_settings(settings, body_bytes_max=self._body_bytes_max(), group=group)
+
+
+def _check_lite(settings: pb.Settings, group: SubscriptionGroupConfig) -> None:
+    """A lite group has lite consumers and no others. Raises RpcRefused."""
+    is_lite = settings.client_type in LITE_TYPES
+    if is_lite is (lite_group(group) is not None):
+        return
+    text = "regular group cannot use LITE mode" if is_lite else "lite group must use LITE mode"
+    raise RpcRefused(pb.BAD_REQUEST, f"{text}: {group.group_name}")
 
 
 class TelemetryStream:

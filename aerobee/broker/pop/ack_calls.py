@@ -21,6 +21,7 @@ from aerobee.broker.pop.engine import PopEngine, where
 from aerobee.broker.pop.in_flight import InFlight, State
 from aerobee.broker.state.refusal import Refused, remote_refusal
 from aerobee.errors import MalformedFrame, RemoteError, StoreError
+from aerobee.lite_topic import lite_queue
 from aerobee.remoting import fastjson
 from aerobee.remoting.body import json_fields
 from aerobee.remoting.body.pop_handle import HANDLE_CHARS_MAX, HANDLE_TOKENS, Handle, parse_handle
@@ -71,7 +72,7 @@ class AckCalls:
         """Acknowledge one message."""
         asked = AckRequest(
             group=request.text("consumerGroup"),
-            topic=request.text("topic"),
+            topic=_stored_topic(request),
             queue_id=request.integer("queueId"),
             offset=request.integer("offset"),
             handle=parse_handle(request.text("extraInfo")),
@@ -132,7 +133,7 @@ class AckCalls:
         """Change the time of a message's redelivery; the reply contains the parts of its new handle."""
         asked = ChangeRequest(
             group=request.text("consumerGroup"),
-            topic=request.text("topic"),
+            topic=_stored_topic(request),
             queue_id=request.integer("queueId"),
             offset=request.integer("offset"),
             handle=parse_handle(request.text("extraInfo")),
@@ -272,6 +273,12 @@ def batch_offsets(bits: str, start_offset: int) -> list[int]:
     return [
         start_offset + 8 * at + bit for at, byte in enumerate(data) for bit in range(8) if byte >> bit & 1
     ]
+
+
+def _stored_topic(request: RemotingCommand) -> str:
+    """The topic of a handle's queue: for a message of a lite topic its LMQ."""
+    topic, lite_topic = request.text("topic"), request.text("liteTopic", "")
+    return lite_queue(topic, lite_topic) if lite_topic else topic
 
 
 def _refusal(request: RemotingCommand, error: Refused | StoreError) -> RemotingCommand:

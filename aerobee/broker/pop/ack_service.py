@@ -24,6 +24,7 @@ from aerobee.broker.pop.pop_service import check_invisible_time
 from aerobee.broker.state.refusal import Reason, Refused
 from aerobee.clock import Clock
 from aerobee.errors import StoreError
+from aerobee.lite_topic import LITE_PREFIX
 from aerobee.remoting.body.pop_handle import Handle
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.protocol import INVISIBLE_MS_MAX
@@ -173,7 +174,9 @@ class AckService:
         topic, offset = self._message_of(group, asked.topic, asked.queue_id, asked.offset, handle)
         check_invisible_time(invisible_ms)
         if handle.is_ordered:
-            return self._change_in_order(topic, group, handle, offset, invisible_ms, now_ms)
+            return self._change_in_order(
+                topic, group, handle, offset, invisible_ms, now_ms, suspend=asked.suspend
+            )
         if (topic, group, handle.queue_id, handle.start_offset, handle.pop_time) in self._open:
             self._write()
         pop_time, end = self._engine.change_invisible(
@@ -265,13 +268,25 @@ class AckService:
             self._wake(topic, group, queue_id)
 
     def _change_in_order(
-        self, topic: str, group: str, handle: Handle, offset: int, invisible_ms: int, now_ms: int
+        self,
+        topic: str,
+        group: str,
+        handle: Handle,
+        offset: int,
+        invisible_ms: int,
+        now_ms: int,
+        *,
+        suspend: bool,
     ) -> Changed:
         visible_ms = now_ms + invisible_ms
         orders = self._engine.orders
         if not orders.change_visible(topic, group, handle.queue_id, offset, handle.pop_time, visible_ms):
             raise _handed_out_again(topic, handle.queue_id, offset)
-        if invisible_ms == 0:
+        if suspend and topic.startswith(
+            LITE_PREFIX
+        ):  # the lite topic as a whole; an ordinary block ignores it
+            orders.suspend(topic, group, handle.queue_id, handle.pop_time, visible_ms)
+        if invisible_ms == 0 or topic.startswith(LITE_PREFIX):
             self._wake(topic, group, handle.queue_id)
         # From the pop on. Never less than was requested: the clock may have been set back since, and a handle has no negative time.
         from_pop_ms = invisible_ms + max(0, now_ms - handle.pop_time)

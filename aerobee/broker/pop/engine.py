@@ -42,6 +42,8 @@ from aerobee.remoting.body.pop_handle import (
 from aerobee.remoting.protocol import ANY_QUEUE
 from aerobee.store.log.stored_message import GetResult, GetStatus
 from aerobee.store.message_store import MessageStore
+from aerobee.store.queue.queue_table import MULTI_DISPATCH, MULTI_OFFSET
+from aerobee.system_names import LMQ_PREFIX
 
 INIT_FROM_MIN, INIT_FROM_MAX = 0, 1
 _SIZE = head_struct("size")
@@ -223,7 +225,9 @@ class PopEngine:
             moves.append((topic, queue_id, result.next_offset))
         if result.status is not GetStatus.FOUND:
             return
-        offsets = queue_offsets(result.body)
+        offsets = (
+            lmq_offsets(topic, result.body) if topic.startswith(LMQ_PREFIX) else queue_offsets(result.body)
+        )
         share = QueueShare(retry, queue_id, offsets[0], offsets)
         taken.shares.append(share)
         taken.topics.append(topic)
@@ -525,6 +529,19 @@ def queue_offsets(body: bytes) -> tuple[int, ...]:
     while at < end:
         found.append(_QUEUE_OFFSET.unpack_from(body, at + _QUEUE_OFFSET_AT)[0])
         at += _SIZE.unpack_from(body, at)[0]
+    return tuple(found)
+
+
+def lmq_offsets(lmq: str, body: bytes) -> tuple[int, ...]:
+    """The offsets in an LMQ of records that stand back to back: their own offset is that in their topic."""
+    found: list[int] = []
+    at = 0
+    while at < len(body):
+        record = decode_record(body, at, check_crc=False)
+        at += record.total_size
+        names = record.properties.get(MULTI_DISPATCH, "").split(",")
+        offsets = record.properties.get(MULTI_OFFSET, "").split(",")
+        found.append(int(dict(zip(names, offsets, strict=False))[lmq]))
     return tuple(found)
 
 

@@ -152,6 +152,13 @@ class OrderInfo:
         self.dirty = True
         return True
 
+    def suspend(self, topic: str, group: str, queue_id: int, pop_time: int, visible_ms: int) -> None:
+        """Change the time at which each unacknowledged message of the block becomes visible; nothing when the block was replaced."""
+        block = self.block(topic, group, queue_id)
+        if block is not None and block.pop_time == pop_time:
+            block.next_visible = dict.fromkeys(block.offsets, visible_ms + block.set_back_ms)
+            self.dirty = True
+
     def clear(self, topic: str, group: str, queue_id: int | None = None) -> None:
         """Remove a group's blocks: its offsets were reset, or its group or topic was deleted."""
         queues = self._table.get((topic, group))

@@ -33,6 +33,7 @@ from aerobee.broker.pop.reviver import Reviver
 from aerobee.broker.state.feature import Feature
 from aerobee.clock import Timer, wall_wait_s
 from aerobee.errors import MalformedFrame, StoreError
+from aerobee.lite_topic import LITE_PREFIX
 from aerobee.remoting.peer import Handler
 from aerobee.remoting.protocol import ANY_QUEUE
 
@@ -107,6 +108,8 @@ class Pop(Feature):
             )
             for _ in range(2)
         )
+        # Called with the LMQ of a lite topic and the group for which it is free again.
+        self.on_lite_free: Callable[[str, str], None] = lambda lmq, group: None
         self._make_calls(parts, pick, call_soon)
         self.reviver = Reviver(
             store=store,
@@ -158,7 +161,7 @@ class Pop(Feature):
         )
         registry.gauges(
             "pop_revive_latency",
-            "Age of the first of them, ms; 0 without one",
+            "Age of the oldest revive record that is not read yet, ms; 0 without one",
             reviver.behind_ms_by_queue,
             labels=queue_id,
             unit="ms",
@@ -182,7 +185,9 @@ class Pop(Feature):
             lambda: [((), self._log.record_count)],
         )
         registry.counter("pop_revive_out", "Revive records read", lambda: [((), reviver.record_count)])
-        registry.counter("pop_acked", "Acknowledged", lambda: [((), self.acks.ack_count)])
+        registry.counter(
+            "pop_acked", "Messages acknowledged by POP consumers", lambda: [((), self.acks.ack_count)]
+        )
         registry.counter(
             "pop_revived",
             "Messages redelivered after their invisible time",
@@ -197,7 +202,7 @@ class Pop(Feature):
     ) -> None:
         """The services, and the handlers that answer with their outcomes by remoting."""
         store, identity, clock = parts.store, parts.identity, parts.clock
-        checks = PopChecks(
+        checks = self.checks = PopChecks(
             topics=parts.topics,
             groups=parts.groups,
             live=parts.live,
@@ -412,6 +417,8 @@ class Pop(Feature):
         """A blocked queue is free for a group: one pop and one notification check it again."""
         self.waiting.wake(topic, group, queue_id)
         self.notified.wake(topic, group, queue_id)
+        if topic.startswith(LITE_PREFIX):
+            self.on_lite_free(topic, group)
 
     def _offset_reset(self, group: str, topic: str, queue_id: int) -> None:
         self.wake(topic, group)

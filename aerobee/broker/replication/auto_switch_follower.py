@@ -58,7 +58,7 @@ class _AutoSwitchConnection(MasterConnection):
             elif self.greeted.done():
                 self._follower.on_frame(self, frame)
             else:
-                raise MalformedFrame("a frame came before the handshake")
+                raise MalformedFrame("a frame arrived before the handshake")
 
     def end(self, error: BaseException | None) -> None:
         super().end(error)
@@ -150,7 +150,7 @@ class AutoSwitchFollower(Follower):
             # If it were kept, an epoch that the controllers never assigned would exceed all assigned ones,
             # and this broker could not lead.
             raise CannotFollow(
-                f"the broker at {self._master.ha} says that it is in epoch {last_epoch}, and the controllers told of "
+                f"the broker at {self._master.ha} reports epoch {last_epoch}, and the controllers told of "
                 f"{self._master_epoch()}"
             )
         self._master_end, self._greeted_epoch = greeting.max_offset, last_epoch
@@ -216,7 +216,7 @@ class AutoSwitchFollower(Follower):
             if frame.offset != receiver.received or not 0 <= frame.epoch_start_offset <= frame.offset:
                 raise MalformedFrame(
                     f"epoch {frame.epoch} from {frame.epoch_start_offset} begins with byte {frame.offset}, "
-                    f"{receiver.received} was to come"
+                    f"{receiver.received} was expected"
                 )
             self._epochs.begin(frame.epoch, frame.epoch_start_offset)
         self._master_end = max(self._master_end, frame.offset + len(body))

@@ -160,7 +160,7 @@ class ClassicFollower(Follower):
         end = store_log.end
         if bounds is not None and end < bounds.begin:
             raise CannotFollow(
-                f"this log ends at {end}, the master's begins at {bounds.begin}: what is between is deleted. Move the store "
+                f"this log ends at {end}, the master's begins at {bounds.begin}: the part between has been deleted. Move the store "
                 "of this slave away; an empty one begins where the master's log does"
             )
         search, self._further_back = self._further_back, None
@@ -193,7 +193,7 @@ class ClassicFollower(Follower):
             begin = bounds.end - bounds.end % size if self._store.config.sync_from_last_file else bounds.begin
             if begin % size:
                 raise CannotFollow(
-                    f"the master's log begins at {begin}, which is no begin of a file of {size} bytes: "
+                    f"the master's log begins at {begin}, which is not the start of a file of {size} bytes: "
                     "mappedFileSizeCommitLog must be the same at both"
                 )
         self._receiver = RawReceiver(self._store, native=self._native)

@@ -48,7 +48,7 @@ class RawReceiver:
         if self._store.log.segments and physical_offset != self._store.log.end:
             raise RecordInvalid(f"bytes for {physical_offset} do not continue the log")
         if physical_offset > LOG_OFFSET_MAX:
-            raise RecordInvalid(f"no log begins at {physical_offset}, at most {LOG_OFFSET_MAX} is taken")
+            raise RecordInvalid(f"no log begins at {physical_offset}, at most {LOG_OFFSET_MAX} is accepted")
         self._pending.clear()
         self._start = physical_offset
 
@@ -59,7 +59,7 @@ class RawReceiver:
         raises. Then what came before is appended, and the connection is of no more use.
         """
         if offset != self.received:
-            raise RecordInvalid(f"the master sent bytes for {offset}, {self.received} was to come")
+            raise RecordInvalid(f"the master sent bytes for {offset}, {self.received} was expected")
         pending = self._pending
         pending += body
         used = 0

@@ -17,13 +17,16 @@ from collections.abc import Mapping
 
 from aerobee.broker.state.feature import Feature
 from aerobee.errors import RemoteError
+from aerobee.lite_topic import LITE_PREFIX, lite_queue, lite_topic_fault, split_lite_queue
 from aerobee.message import (
+    DLQ_PREFIX,
     LEGAL_NAME,
     RETRY_PREFIX,
     TOPIC_BYTES_MAX,
     decode_properties,
     encode_properties,
 )
+from aerobee.property_names import LITE_TOPIC
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.codes import ResponseCode
 from aerobee.store.log.stored_message import StoredMessage
@@ -99,7 +102,22 @@ class LmqFeature(Feature):
 
 def names_lmqs(topic: str, properties: Mapping[str, str]) -> bool:
     """Whether a message of this topic enters the LMQs that it names (MultiDispatchUtils.isNeedHandleMultiDispatch)."""
-    return MULTI_DISPATCH in properties and not topic.startswith((RETRY_PREFIX, SYSTEM_PREFIX))
+    if MULTI_DISPATCH not in properties or topic.startswith((RETRY_PREFIX, SYSTEM_PREFIX)):
+        return False
+    # A dead letter of a lite topic would be delivered by it again.
+    return not (topic.startswith(DLQ_PREFIX) and LITE_TOPIC in properties)
+
+
+def add_lite_queue(topic: str, properties: dict[str, str]) -> None:
+    """Name the LMQ of a message's lite topic in its properties (SendMessageProcessor). A message on its way to a retry or dead-letter topic
+    keeps the lite topic that it came from, and enters no LMQ. Raises RemoteError for a name that no lite topic can have.
+    """
+    lite_topic = properties.get(LITE_TOPIC, "")
+    if not lite_topic or topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+        return
+    if fault := lite_topic_fault(lite_topic):
+        raise RemoteError(ResponseCode.MESSAGE_ILLEGAL, f"{LITE_TOPIC} {lite_topic[:80]!r}: {fault}")
+    properties[MULTI_DISPATCH] = lite_queue(topic, lite_topic)
 
 
 def lmq_entries(store: MessageStore) -> LmqEntries | None:
@@ -108,6 +126,10 @@ def lmq_entries(store: MessageStore) -> LmqEntries | None:
 
 
 def lmq_topic(name: str) -> TopicConfig | None:
-    """The settings that every LMQ has as a topic; None for other names."""
+    """The settings that every LMQ has as a topic; None for other names. That of a lite topic may be longer than a topic."""
+    if name.startswith(LITE_PREFIX):
+        found = split_lite_queue(name)
+        is_lite = found is not None and len(found[0]) <= TOPIC_BYTES_MAX and LEGAL_NAME.match(found[0])
+        return TopicConfig(name, 1, 1) if is_lite else None
     is_legal = len(LMQ_PREFIX) < len(name) <= TOPIC_BYTES_MAX and LEGAL_NAME.match(name)
     return TopicConfig(name, 1, 1) if is_legal and name.startswith(LMQ_PREFIX) else None

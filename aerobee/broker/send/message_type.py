@@ -25,14 +25,13 @@ from collections.abc import Mapping
 
 from aerobee.errors import RemoteError
 from aerobee.message import PRIORITY, PRIORITY_MAX, RETRY_PREFIX, SHARDING_KEY
-from aerobee.property_names import DELAY, TIMER_DELAYS
+from aerobee.property_names import DELAY, LITE_TOPIC, TIMER_DELAYS
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.codes import ResponseCode
 from aerobee.remoting.protocol import TYPE_ATTRIBUTE
 
 NORMAL = "NORMAL"
 MIXED = "MIXED"
-LITE_TOPIC = "__LITE_TOPIC"
 DELAY_PROPERTIES = (DELAY, *TIMER_DELAYS)
 # Topic types whose plain messages the hot path may take while kinds are checked.
 PLAIN_TYPES = frozenset({NORMAL, MIXED})

@@ -20,7 +20,7 @@ from aerobee.errors import AerobeeError, RemoteError, StoreError
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand, boolean_text
 from aerobee.remoting.peer import Handler, Peer, Reply
-from aerobee.remoting.protocol import LEVEL_FIELD
+from aerobee.remoting.protocol import EPOCH_FIELD, LEVEL_FIELD, LOG_OFFSET_FIELD
 
 Rewrite = Callable[[RemotingCommand], RemotingCommand]
 
@@ -144,8 +144,8 @@ class SendCalls:
         if outcome.level is not None:
             # Besides RocketMQ's fields, which is all that other clients read.
             ext[LEVEL_FIELD] = outcome.level.name
-            ext["aerobeeEpoch"] = str(self._epoch())
-            ext["aerobeeOffset"] = str(append.end)
+            ext[EPOCH_FIELD] = str(self._epoch())
+            ext[LOG_OFFSET_FIELD] = str(append.end)
         return ext
 
     def _trace_fields(self) -> dict[str, str]:

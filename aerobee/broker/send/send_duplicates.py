@@ -92,6 +92,13 @@ class SendDuplicates:
             raise AlreadyStored(first)
         return key
 
+    def is_new(self, topic: str, key: str) -> bool:
+        """Whether check() of an ordinary topic would return this key."""
+        if len(key) > KEY_CHARS_MAX or self._unserved.refusal(FEATURE):
+            return False
+        self._expire(self._clock.now_ms())
+        return (topic, key) not in self._firsts
+
     def note(self, topic: str, key: str, result: AppendResult, queue_id: int, unique_key: str) -> None:
         """A message with a key is stored."""
         known_ms = min(result.store_timestamp, self._clock.now_ms())

@@ -24,6 +24,7 @@ from aerobee.broker.metrics.metrics import larger_of
 from aerobee.broker.metrics.stats import BrokerStats
 from aerobee.broker.send.batch_queue import as_inner_batch
 from aerobee.broker.send.dead_letter import note_death, tries_bound, tries_failed
+from aerobee.broker.send.lmq import add_lite_queue
 from aerobee.broker.send.message_type import check_type, priority_queue
 from aerobee.broker.send.message_writer import MessageWriter
 from aerobee.broker.send.send_duplicates import AlreadyStored, SendDuplicates
@@ -58,6 +59,7 @@ from aerobee.message import (
 )
 from aerobee.property_names import (
     DELAY,
+    LITE_TOPIC,
     PRODUCER_GROUP,
     TIMER_DELETE_KEY,
     TIMER_OUT_MS,
@@ -297,6 +299,8 @@ class SendService:
             topic = self._retry_or_dead_letter(header, properties, topic)
         dedup_key = self._duplicates.check(header.topic, properties, header.sys_flag)
         unique_key = self._add_own_properties(properties, config)
+        if LITE_TOPIC in properties:
+            add_lite_queue(header.topic, properties)
         header.sys_flag = _sys_flag(header.sys_flag, topic)
         return _Form(properties, unique_key, dedup_key)
 

@@ -13,16 +13,31 @@ from dataclasses import dataclass
 
 from aerobee.broker.state.ack_level import LEVELS
 from aerobee.errors import UsageError
-from aerobee.remoting.protocol import ACK_LEVEL_ATTRIBUTE, MESSAGE_TYPES, TYPE_ATTRIBUTE
+from aerobee.message import LEGAL_NAME
+from aerobee.remoting.protocol import (
+    ACK_LEVEL_ATTRIBUTE,
+    LITE_BIND_TOPIC,
+    LITE_EXCLUSIVE,
+    LITE_EXPIRATION,
+    LITE_MODEL,
+    LITE_QUOTA,
+    LITE_RESET_ON_EXCLUSION,
+    LITE_RESET_ON_UNSUBSCRIBE,
+    LITE_SHARED,
+    LITE_WILDCARD,
+    MESSAGE_TYPES,
+    TYPE_ATTRIBUTE,
+)
 
 _NUMBER = re.compile(r"-?[0-9]{1,19}\Z")
 
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """Allowed values of an attribute: one of `values`, or without them a number from `low` to `high`."""
+    """Allowed values of an attribute: one of `values`, a text that matches `pattern`, or without them a number from `low` to `high`."""
 
     values: tuple[str, ...] = ()
+    pattern: re.Pattern[str] | None = None
     low: int = 0
     high: int = 2**63 - 1
     changeable: bool = True
@@ -32,6 +47,10 @@ class Attribute:
         if self.values:
             if value not in self.values:
                 raise UsageError(f"attribute {key} is {value!r}, must be one of {', '.join(self.values)}")
+            return
+        if self.pattern is not None:
+            if not self.pattern.match(value):
+                raise UsageError(f"attribute {key} is {value!r}, must match {self.pattern.pattern}")
             return
         if not _NUMBER.match(value) or not self.low <= int(value) <= self.high:
             raise UsageError(f"attribute {key} is {value!r}, must be a number from {self.low} to {self.high}")
@@ -43,8 +62,18 @@ TOPIC_ATTRIBUTES: Mapping[str, Attribute] = {
     TYPE_ATTRIBUTE: Attribute(MESSAGE_TYPES),
     "reserve.time": Attribute(low=-1),
     ACK_LEVEL_ATTRIBUTE: Attribute(tuple(LEVELS)),
+    LITE_EXPIRATION: Attribute(low=-1),
 }
-GROUP_ATTRIBUTES: Mapping[str, Attribute] = {"priority.factor": Attribute(low=0, high=100)}
+GROUP_ATTRIBUTES: Mapping[str, Attribute] = {
+    "priority.factor": Attribute(low=0, high=100),
+    LITE_BIND_TOPIC: Attribute(pattern=LEGAL_NAME),
+    LITE_MODEL: Attribute((LITE_SHARED, LITE_EXCLUSIVE)),
+    LITE_RESET_ON_EXCLUSION: Attribute(("true", "false")),
+    LITE_RESET_ON_UNSUBSCRIBE: Attribute(("true", "false")),
+    LITE_QUOTA: Attribute(low=-1),
+    "lite.sub.client.max.event.cnt": Attribute(low=10),
+    LITE_WILDCARD: Attribute(pattern=LEGAL_NAME),
+}
 
 
 def parse_changes(text: str) -> dict[str, str]:

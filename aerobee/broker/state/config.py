@@ -84,244 +84,252 @@ class BrokerConfig(MetricsConfig):
     """Settings of one broker. Defaults as BrokerConfig (RocketMQ 5.5.0); times in ms unless the name says so."""
 
     broker_name: str = field(default_factory=_host_name)
-    """of the group: master and slaves have the same; unset: the host's name"""
+    """Name of the broker group, the same at its master and slaves. Unset: the host name."""
     broker_cluster_name: str = "DefaultCluster"
-    """the cluster that it registers in"""
+    """Cluster in which the broker registers."""
     broker_id: int = MASTER_ID
-    """0: the master; a slave has its own above 0"""
+    """0: master. A slave has its own number above 0."""
     broker_ip1: str = field(default="", metadata={"key": "brokerIP1"})
-    """empty: found when the broker starts"""
+    """Address advertised to clients. Empty: detected at the start."""
     broker_ip2: str = field(default="", metadata={"key": "brokerIP2"})
-    """for replicas; empty: as brokerIP1"""
+    """Address advertised to slaves. Empty: as brokerIP1."""
     bind_address: str = "0.0.0.0"
-    """of the first listener; 0.0.0.0: every IPv4 address of the machine; [::]: every IPv6 address; empty: both"""
+    """Address of the first listener. 0.0.0.0: every IPv4 address of the machine; [::]: every IPv6 address;
+    empty: both.
+    """
     listen_port: int = 10_911
-    """of clients; the second port is 2 below, replication 1 above"""
+    """Port for clients. The VIP listener uses the port 2 below, replication the port 1 above."""
     grpc_server_port: int = 0
-    """one more port, of the first listener's address, for RocketMQ 5's own clients (8081); 0: none"""
+    """Additional port for RocketMQ 5's gRPC clients (usually 8081), at the first listener's address. 0: none."""
     listeners: str = ""
-    """name://host:port,…; replaces bindAddress and listenPort"""
+    """name://host:port,…: replaces bindAddress and listenPort."""
     advertised_listeners: str = ""
-    """name://host:port,…; the address that each listener advertises"""
+    """name://host:port,…: the address that clients of each listener connect to."""
     enable_vip_listener: bool | None = None
-    """listenPort - 2; None: on, but no failure when it is taken"""
+    """Listen at listenPort - 2, too. None: listen if the port is free."""
     namesrv_addr: str = ""
-    """host:port of the NameServers, several with ;"""
+    """host:port of the NameServers, separated by ;."""
     region_id: str = "DefaultRegion"
-    """told to producers, who put it into messages"""
+    """Region that the broker reports to producers, which add it to each message."""
     broker_permission: int = PERM_READ | PERM_WRITE
-    """2: takes sends, 4: takes pulls, 6: both"""
+    """2: accept sends; 4: accept pulls; 6: both."""
     start_accept_send_request_time_stamp: int = 0
-    """ms since 1970 before which sends are refused; 0: none is"""
+    """Time before which the broker refuses sends, in ms since 1970. 0: no limit."""
     server_channel_max_idle_time_seconds: int = 120
-    """then a silent connection is closed"""
+    """Idle time after which a connection is closed, in seconds."""
     server_connections_max: int = 0
-    """one more is closed immediately; 0: half of the process's file limit"""
+    """Maximum number of connections; further ones are closed immediately. 0: half of the process's limit of open files."""
     tls_handshake_timeout_millis: int = 10_000
-    """then a connection without a finished handshake is closed"""
+    """Maximum duration of a TLS handshake, in ms. Then the connection is closed."""
     frame_receive_timeout_millis: int = 30_000
-    """for a frame that has begun, and 1 s more for each 8 KiB"""
+    """Maximum time to receive one frame, in ms, plus 1 s for each 8 KiB. Then the connection is closed."""
     # topics and groups
     default_topic_queue_nums: int = 8
-    """queues of a topic that a send makes"""
+    """Number of queues of a topic that a send creates."""
     auto_create_topic_enable: bool = True
-    """a send to a topic that is not there makes it"""
+    """Create a missing topic when a message is sent to it."""
     auto_create_subscription_group: bool = True
-    """a group that is not there is made by its first consumer"""
+    """Create a missing consumer group when its first consumer connects."""
     cluster_topic_enable: bool = True
-    """the topic with the cluster's name may be read and written"""
+    """Allow reads and writes of the topic that has the cluster's name."""
     broker_topic_enable: bool = True
-    """the topic with the broker's name may be read and written"""
+    """Allow reads and writes of the topic that has the broker's name."""
     trace_topic_enable: bool = False
-    """the topic of msgTraceTopicName is made at the start"""
+    """Create the topic msgTraceTopicName at the start."""
     msg_trace_topic_name: str = "RMQ_SYS_TRACE_TOPIC"
-    """default topic of clients' traces"""
+    """Default topic of message traces."""
     trace_on: bool = True
-    """told to producers: their trace switch"""
+    """Report to producers that they should trace their messages."""
     clear_retry_topic_when_delete_topic: bool = True
-    """POP's retry topics of a topic go with it"""
+    """Delete POP's retry topics of a topic together with the topic."""
     enable_topic_message_type_check: bool = False
-    """refuse kinds that the topic's message.type does not name"""
+    """Refuse messages of a type that the topic's attribute message.type does not allow."""
     enable_mixed_message_type: bool = False
-    """allow topics with message.type MIXED"""
+    """Allow topics with message.type MIXED."""
     enable_retry_topic_v2: bool = field(default=False, metadata={"key": "enableRetryTopicV2"})
-    """POP's retry topics are named with + instead of _"""
+    """Separate group and topic by + instead of _ in the names of POP's retry topics."""
     # registration
     register_name_server_period: int = 30_000
-    """ms between two registrations, 10,000 to 60,000"""
+    """Interval between two registrations at the NameServers, in ms, 10,000 to 60,000."""
     register_broker_timeout_mills: int = 24_000
-    """ms that a NameServer has to answer one"""
+    """Time-out of one registration request, in ms."""
     force_register: bool = True
-    """registered again although nothing changed"""
+    """Register at each interval, even if nothing has changed."""
     compressed_register: bool = False
-    """the table of topics is sent compressed"""
+    """Compress the topic table in registrations."""
     enable_split_registration: bool = False
-    """parts of splitRegistrationSize; above 2,000 topics in any case"""
+    """Split a registration into requests of splitRegistrationSize topics. Above 2,000 topics it is always split."""
     split_registration_size: int = 800
-    """topics of one request"""
+    """Number of topics in one request of a split registration."""
     # A new or changed topic is registered by REGISTER_TOPIC_IN_NAMESRV (217), not by a registration of the broker.
     enable_single_topic_register: bool = False
-    """a topic that changes is registered by itself, not with the whole table"""
+    """Register only the changed topic after a change, not the whole table."""
     broker_not_active_timeout_millis: int = 10_000
-    """ms of silence after which NameServers and controllers take it for gone"""
+    """Time without a heartbeat after which NameServers and controllers treat the broker as dead, in ms."""
     forward_timeout: int = 3_000
-    """for the answer of another broker that has a part of a static topic's queue"""
+    """Time-out of a request to another broker that has a part of a static topic's queue, in ms."""
     enable_slave_acting_master: bool = False
-    """without a master the slave with the lowest id delivers what is due and serves locks"""
+    """While a group has no master, its slave with the lowest id delivers due messages and serves queue locks."""
     enable_remote_escape: bool = False
-    """an acting slave's deliveries go to other brokers; else they wait"""
+    """An acting master sends due messages to other brokers. False: they wait for a master."""
     compatible_with_old_name_srv: bool = True
-    """groups are watched by requests that 4.x nameservers know"""
+    """Query the members of a group with requests that 4.x NameServers understand."""
     sync_broker_member_group_period: int = 1_000
-    """ms between two looks at who is left of the group, with that"""
+    """Interval between two queries of the group's live members, in ms, with enableSlaveActingMaster."""
     # controllers
     enable_controller_mode: bool = False
-    """the controllers say who is master; brokerRole and brokerId mean nothing"""
+    """The controllers elect the master; brokerRole and brokerId are ignored."""
     controller_addr: str = ""
-    """host:port;host:port of the controllers"""
+    """host:port of the controllers, separated by ;."""
     controller_heart_beat_timeout_mills: int = 10_000
-    """a broker that is silent for so long is gone"""
+    """Time without a heartbeat after which the controllers treat the broker as dead, in ms."""
     broker_heartbeat_interval: int = 1_000
-    """to every controller; a master with a lease sends more often"""
+    """Interval between two heartbeats to each controller, in ms. A master with a lease sends them more often."""
     broker_election_priority: int = 2_147_483_647
-    """of brokers that have equally much, the smallest becomes master"""
+    """Among brokers with equally complete logs, the one with the lowest number becomes master."""
     sync_controller_metadata_period: int = 10_000
-    """between questions who is master; hints cause one immediately"""
+    """Interval between two queries of the current master at the controllers, in ms. A notification causes a
+    query immediately.
+    """
     check_sync_state_set_period: int = 5_000
-    """ms between two looks at who is in sync, in controller mode"""
+    """Interval between two checks of the in-sync set, in ms, in controller mode."""
     # pulling
     long_polling_enable: bool = True
-    """a pull that finds nothing waits for a message; false: for shortPollingTimeMills"""
+    """Hold a pull that finds no message until one arrives. False: hold it for shortPollingTimeMills."""
     short_polling_time_mills: int = 1_000
-    """ms that such a pull waits then"""
+    """How long a pull without a message is held, in ms, when longPollingEnable is false."""
     slave_read_enable: bool = False
-    """consumers that lag far behind are sent to a slave"""
+    """Suggest reads from a slave to consumers whose position is no longer in memory."""
     enable_property_filter: bool = False
-    """consumers may filter by SQL92 over properties"""
+    """Allow consumers to filter by SQL92 expressions over message properties."""
     enable_calc_filter_bit_map: bool = False
-    """filters are worked out when a message is stored, with enableConsumeQueueExt"""
+    """Evaluate filters when a message is stored. Requires enableConsumeQueueExt."""
     expect_consumer_num_use_filter: int = 32
-    """groups with filters that those bits are laid out for"""
+    """Expected number of groups with filters; it sets the size of the filter bit map."""
     max_error_rate_of_bloom_filter: int = 20
-    """percent"""
+    """Maximum rate of false positives of the filter bit map, in percent."""
     filter_data_clean_time_span: int = 24 * 3_600_000
-    """ms for which the filter of a group that left is kept"""
+    """How long the filter of a disconnected group is kept, in ms."""
     subscription_conflict_policy: str = WARN
-    """or refuse: members of one group that subscribe differently"""
+    """WARN or refuse when members of a group have different subscriptions."""
     lite_pull_message_enable: bool = True
-    """LITE_PULL_MESSAGE (361) is served"""
+    """Serve LITE_PULL_MESSAGE (361)."""
     use_server_side_reset_offset: bool = True
-    """a reset of offsets is kept here and handed out with pulls, so that members need not be online"""
+    """Keep a reset offset at the broker and return it with the next pull, so that consumers may be offline."""
     notify_consumer_ids_changed_enable: bool = True
-    """members of a group are notified when one comes or goes"""
+    """Notify the members of a group when a member joins or leaves."""
     estimate_accumulation: bool = True
-    """of the lag of groups with a filter: what the filter takes (208)"""
+    """Estimate how many of the waiting messages match a group's filter (208)."""
     reject_pull_consumer_enable: bool = False
-    """pulls only of members of groups that are pushed to, for their group"""
+    """Refuse pulls of clients that are not push consumers of the group."""
     # clients
     channel_expired_timeout: int = 120_000
-    """ms without a heartbeat after which a client is forgotten"""
+    """Time without a heartbeat after which a client is removed, in ms."""
     flush_consumer_offset_interval: int = 5_000
-    """ms between two writes of committed offsets to the disk"""
+    """Interval between two writes of the committed offsets to the disk, in ms."""
     server_load_balancer_enable: bool = True
-    """QUERY_ASSIGNMENT gives each member its share; false: all queues, and members share them out"""
+    """QUERY_ASSIGNMENT returns a member's own queues. False: it returns all queues, and the members divide them."""
     default_message_request_mode: str = "PULL"
-    """of groups that have not chosen: PULL or POP"""
+    """PULL or POP, for groups that have not chosen a request mode."""
     default_pop_share_queue_num: int = -1
-    """with POP: next members whose shares a member reads, too; -1: any queue"""
+    """In POP mode: number of other members whose queues a member also reads. -1: all queues."""
     # popping
     pop_from_retry_probability: int = 20
-    """percent of pops that look at the retry topic first"""
+    """Share of POP requests that read the retry topic first, in percent."""
     pop_from_retry_probability_for_priority: int = 0
-    """the same for pops that heed priorities"""
+    """The same share for topics with priorities, in percent."""
     # With it a redelivered message keeps its queue id in the retry topic, and so its priority; otherwise it
     # goes to queue 0.
     use_separate_retry_queue: bool = False
-    """POP's retry topics get as many queues as their topic"""
+    """Create POP's retry topics with as many queues as the topic."""
     priority_order_asc: bool = True
-    """priority that pops deliver first: the highest number, else the lowest"""
+    """POP delivers the highest priority number first. False: the lowest."""
     # A new group that begins at the end receives a new queue from its start: a queue whose first message is
     # in memory.
     init_pop_offset_by_check_msg_in_mem: bool = True
-    """a new POP group begins at the first message while the queue is still in memory"""
+    """A new POP group starts at the oldest message as long as the whole queue is in memory."""
     retrieve_message_from_pop_retry_topic_v1: bool = field(
         default=True, metadata={"key": "retrieveMessageFromPopRetryTopicV1"}
     )
-    """POP reads retry topics of the old name, too"""
+    """POP also reads retry topics whose names contain _ (see enableRetryTopicV2)."""
     enable_pop_buffer_merge: bool = False
-    """acknowledgements that come soon are matched in memory, before anything is written"""
+    """Match early acknowledgements with their checkpoints in memory, without writing records."""
     # A pending ordered pop is served when the invisible time of messages at other consumers expires; else at
     # its deadline.
     enable_notify_after_pop_order_lock_release: bool = True
-    """pops that wait for an ordered queue are notified when it is free"""
+    """Notify pending POP requests when an ordered queue is unlocked."""
     # transactions, replies, recall
     reject_transaction_message: bool = False
-    """half messages are refused"""
+    """Refuse transactional messages."""
     transaction_time_out: int = 6_000
-    """ms after which a half message without a decision is checked"""
+    """Age at which an undecided half message is checked, in ms."""
     transaction_check_max: int = 15
-    """checks at its producer; then it goes to a separate topic"""
+    """Maximum number of checks of a half message; then it moves to a separate topic."""
     transaction_check_interval: int = 60_000
-    """RocketMQ since 5.2: 30_000"""
+    """Interval between two rounds of transaction checks, in ms. RocketMQ's default since 5.2 is 30,000."""
     transaction_op_msg_max_size: int = 4_096
-    """bytes of decisions that are written as one record"""
+    """Maximum size of one record of transaction decisions, in bytes."""
     # RocketMQ: 3_000. A RocketMQ that continues after a crash knows of no decision that has no op record.
     transaction_op_batch_interval: int = 100
-    """ms that decisions wait for others, to be written together"""
+    """Maximum time that a transaction decision waits to be written with others, in ms."""
     transaction_metric_flush_interval: int = 10_000
-    """ms between two writes of how many half messages each topic has"""
+    """Interval between two writes of the number of half messages per topic, in ms."""
     store_reply_message_enable: bool = True
-    """a reply to request() is stored, too"""
+    """Also store the replies of request-reply."""
     recall_message_enable: bool = False
-    """timer messages may be taken back (370)"""
+    """Allow producers to recall timer messages (370)."""
     allow_recall_when_broker_not_writeable: bool = True
-    """also while brokerPermission takes no sends"""
+    """Allow recalls while brokerPermission forbids sends."""
     # messages that are sent again with the same DEDUP_KEY
     dedup_window_millis: int = 0
-    """retention of a key; 0: off"""
+    """How long a deduplication key is remembered, in ms. 0: no deduplication."""
     dedup_keys_max: int = 1_000_000
-    """keys in memory, some 400 bytes each; the oldest go first"""
+    """Maximum number of deduplication keys in memory, about 400 bytes each. The oldest are dropped first."""
     # overload
     broker_fast_failure_enable: bool = True
-    """refuse sends while requests wait longer than the next setting says"""
+    """Refuse sends while requests wait longer than waitTimeMillsInSendQueue."""
     wait_time_mills_in_send_queue: int = 200
-    """ms that the event loop may be behind before sends are refused as busy"""
+    """Delay of the event loop above which sends are refused as busy, in ms."""
     pending_reply_bytes_max: int = 256 * 1024 * 1024
-    """replies that clients have not read yet, all connections"""
+    """Maximum size of the replies that clients have not read yet, over all connections, in bytes."""
     # what peers may ask and occupy (bounds.py)
     heartbeat_bytes_max: int = 512 * 1024
-    """of one heartbeat's body"""
+    """Maximum size of the body of one heartbeat, in bytes."""
     client_groups_max: int = 1_000
-    """groups of one connection, of producers and consumers together"""
+    """Maximum number of producer and consumer groups of one connection."""
     group_subscriptions_max: int = 1_000
-    """topics that one consumer of a group subscribes to"""
+    """Maximum number of topics that one consumer of a group subscribes to."""
     group_members_max: int = 10_000
-    """connected consumers, or producers, of one group"""
+    """Maximum number of connected consumers, or producers, of one group."""
     client_members_max: int = 200_000
-    """memberships of all connections, of consumers and of producers"""
+    """Maximum number of memberships of all connections, consumers and producers together."""
     subscription_group_nums_max: int = 20_000
-    """groups that there are when another one is made"""
+    """Maximum number of consumer groups."""
     topic_nums_max: int = 50_000
-    """topics that there are when another one is made"""
+    """Maximum number of topics."""
     auto_create_topic_nums_max: int = 5_000
-    """the same for one that a send makes: each is written immediately"""
+    """Number of topics from which on a send creates no further topic. Each created topic is written to the disk immediately."""
     topic_queue_nums_max: int = 4_096
-    """queues of one topic"""
+    """Maximum number of queues of one topic."""
     orderly_locks_max: int = 100_000
-    """queues that ordered consumers hold, of all groups"""
+    """Maximum number of queues locked by ordered consumers, over all groups."""
     consumer_offset_nums_max: int = 1_000_000
-    """committed offsets, one a group, topic and queue"""
+    """Maximum number of committed offsets, one per group, topic and queue."""
     client_polls_max: int = 10_000
-    """pulls, and pops, of one connection that wait for messages"""
+    """Maximum number of pending pulls, and of pending POP requests, of one connection."""
+    grpc_calls_max: int = 100_000
+    """Maximum number of open calls of all gRPC connections. One more ends a call of the connection with the most."""
+    grpc_request_bytes_max: int = 256 * 1024 * 1024
+    """Maximum size of incomplete and served requests of all gRPC connections, in bytes."""
     config_black_list: str = "configBlackList;brokerConfigPath"
-    """keys that no request changes, besides those that none ever may; ; between them"""
+    """Keys that no request may change, separated by ;, in addition to those that can never be changed."""
     # how numbers leave (exporter/); MetricsConfig has the rest
     metrics_label: str = ""
-    """name:value,name:value, for every series"""
+    """name:value,name:value: labels of every metric."""
     metrics_topics_max: int = 5_000
-    """by themselves; the rest is summed as topic "other" """
+    """Maximum number of topics with their own metrics. The rest is summed as topic "other"."""
     metrics_lag_interval_millis: int = 10_000
-    """from one measurement of all groups' lag to the next"""
+    """Interval between two measurements of the lag of all groups, in ms."""
 
     def __post_init__(self) -> None:
         for key, name in (("brokerName", self.broker_name), ("brokerClusterName", self.broker_cluster_name)):
@@ -364,6 +372,8 @@ class BrokerConfig(MetricsConfig):
             ("orderlyLocksMax", self.orderly_locks_max),
             ("consumerOffsetNumsMax", self.consumer_offset_nums_max),
             ("clientPollsMax", self.client_polls_max),
+            ("grpcCallsMax", self.grpc_calls_max),
+            ("grpcRequestBytesMax", self.grpc_request_bytes_max),
             ("tlsHandshakeTimeoutMillis", self.tls_handshake_timeout_millis),
             ("frameReceiveTimeoutMillis", self.frame_receive_timeout_millis),
             ("splitRegistrationSize", self.split_registration_size),

@@ -29,6 +29,11 @@ class Reason(Enum):
     OFFSET_ILLEGAL = auto()  # the queue does not have it, or the group is not the caller's
     RECORD_UNKNOWN = auto()  # nothing that the caller may read lies there
     NOT_HELD = auto()  # the message is not handed out with this handle, or not any more
+    LITE_DISABLED = auto()  # this broker has no LMQs
+    LITE_GROUP_UNKNOWN = auto()
+    LITE_TOPIC_NOT_BOUND = auto()  # the group consumes lite topics of another topic, or none, or all
+    LITE_TOPIC_ILLEGAL = auto()  # no lite topic can have the name
+    LITE_QUOTA = auto()  # of subscriptions
 
 
 _CODES = {
@@ -46,6 +51,11 @@ _CODES = {
     Reason.OFFSET_ILLEGAL: ResponseCode.INVALID_PARAMETER,
     Reason.RECORD_UNKNOWN: ResponseCode.SYSTEM_ERROR,
     Reason.NOT_HELD: ResponseCode.NO_MESSAGE,
+    Reason.LITE_DISABLED: ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+    Reason.LITE_GROUP_UNKNOWN: ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+    Reason.LITE_TOPIC_NOT_BOUND: ResponseCode.INVALID_PARAMETER,
+    Reason.LITE_TOPIC_ILLEGAL: ResponseCode.INVALID_PARAMETER,
+    Reason.LITE_QUOTA: ResponseCode.LITE_SUBSCRIPTION_QUOTA_EXCEEDED,
 }
 
 

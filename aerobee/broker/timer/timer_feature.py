@@ -132,65 +132,74 @@ class Timers(Feature):
 
     def _register_numbers(self, registry: Registry, pending: PendingCounts) -> None:
         service = self._service
-        registry.gauges("timing_messages", "Waiting for their time", pending.counts, labels=("topic",))
+        registry.gauges(
+            "timing_messages",
+            "Timer messages that wait for their delivery time",
+            pending.counts,
+            labels=("topic",),
+        )
         registry.gauges(
             "timer_enqueue_lag",
-            "Stored, not in the wheel yet",
+            "Timer messages stored that are not in the timer wheel yet",
             lambda: [((), service.progress.behind_messages)] if self._has_run else [],
             labels=(),
         )
         registry.gauges(
             "timer_enqueue_latency",
-            "Age of the oldest message that is stored and not in the wheel yet, ms; 0 without one",
+            "Age of the oldest timer message that is not in the timer wheel yet, ms; 0 without one",
             lambda: [((), self._enqueue_behind_ms())] if self._has_run else [],
             labels=(),
             unit="ms",
         )
         registry.gauges(
             "timer_dequeue_lag",
-            "In the wheel, due or not",
+            "Messages in the timer wheel, due or not",
             lambda: [((), pending.total)] if self._has_run else [],
             labels=(),
         )
         registry.gauges(
             "timer_dequeue_latency",
-            "Lateness of the wheel, ms",
+            "Delay of the timer wheel behind the clock, ms",
             lambda: [((), service.behind_ms)] if self._has_run else [],
             labels=(),
             unit="ms",
         )
         registry.gauges(
             "timer_message_snapshot",
-            "Messages in the wheel, due within this number of seconds but not within the next smaller bound; up to a day",
+            "Messages in the timer wheel that are due within this number of seconds but not within the next smaller bound; up to a day",
             lambda: self._snapshot.read() if self._has_run else [],
             labels=("timer_bound_s",),
             blocks=lambda: self._snapshot.blocks() if self._has_run else (),
         )
         registry.gauges(
             "timer_delivery_late_seconds",
-            "Delivered so long after their time, of the last minutes; absent when none was",
+            "Delay of timer messages behind their delivery time, over the last minutes; absent when none was delivered",
             service.progress.lateness.quantiles_s,
             labels=("quantile",),
             unit="s",
         )
         registry.gauge(
             "store_time_ahead",
-            "By how much the clock is behind the newest message's store time, because it was set back, ms",
+            "Difference between the newest message's store time and a clock that was set back, ms; 0 otherwise",
             lambda: max(0, self._store.last_store_timestamp - self._parts.clock.now_ms()),
         )
         registry.gauges(
             "timer_failing",
-            "1 while messages cannot be put into the wheel or delivered and it is tried again, else 0",
+            "1 while timer messages cannot be added to the timer wheel or delivered and the broker retries, else 0",
             lambda: [((), int(bool(service.trouble)))] if self._has_run else [],
             labels=(),
         )
-        registry.counter("timer_enqueued", "Put into the wheel", lambda: [((), service.progress.enqueued)])
         registry.counter(
-            "timer_dequeued", "Taken out of the wheel", lambda: [((), service.progress.dequeued)]
+            "timer_enqueued", "Messages added to the timer wheel", lambda: [((), service.progress.enqueued)]
+        )
+        registry.counter(
+            "timer_dequeued",
+            "Messages removed from the timer wheel",
+            lambda: [((), service.progress.dequeued)],
         )
         registry.spread(
             "delay_message_latency",
-            "For how long messages are to wait when they come to the wheel, whole seconds",
+            "Remaining delay of messages when they are added to the timer wheel, whole seconds",
             lambda: [((), service.progress.delays)],
             unit="s",
         )

@@ -144,32 +144,36 @@ class Transactions(Feature):
         transaction_store = self.transaction_store
         registry.gauges(
             "half_messages",
-            "Of open transactions",
+            "Half messages without a decision",
             lambda: [((topic,), count) for topic, count in list(self.transaction_store.table.counts.items())],
             labels=("topic",),
         )
         registry.gauges(
             "oldest_half_message_seconds",
-            "Age of the oldest open one; absent without one",
+            "Age of the oldest half message without a decision, s; absent without one",
             lambda: [((), self._oldest_ms() / 1000)] if transaction_store.table.by_key else [],
             labels=(),
             unit="s",
         )
         registry.counter(
-            "transactions_committed", "Committed", lambda: [((), transaction_store.committed_count)]
+            "transactions_committed",
+            "Transactions committed",
+            lambda: [((), transaction_store.committed_count)],
         )
         registry.spread(
             "finish_message_latency",
-            "Between half message and commit, whole seconds",
+            "Time from half message to commit, whole seconds",
             lambda: [((), transaction_store.finish_latency)],
             unit="s",
         )
         registry.counter(
-            "transactions_rolled_back", "Rolled back", lambda: [((), transaction_store.rolled_back_count)]
+            "transactions_rolled_back",
+            "Transactions rolled back",
+            lambda: [((), transaction_store.rolled_back_count)],
         )
         registry.counter(
             "transactions_given_up",
-            "Transactions given up after the last check",
+            "Transactions that stayed undecided after transactionCheckMax checks",
             lambda: [((), transaction_store.given_up_count)],
         )
 

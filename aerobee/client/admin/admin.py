@@ -14,6 +14,7 @@ from aerobee.client.admin.explain import ExplainCalls
 from aerobee.client.admin.groups import GroupCalls
 from aerobee.client.admin.offsets import OffsetCalls
 from aerobee.client.admin.pops import PopModeCalls
+from aerobee.client.admin.schedules import ScheduleCalls
 from aerobee.client.admin.static_topics import StaticTopicCalls
 from aerobee.client.admin.timers import TimerCalls
 from aerobee.client.admin.topics import TopicCalls
@@ -37,6 +38,7 @@ class Admin(
     TraceCalls,
     TransactionCalls,
     TimerCalls,
+    ScheduleCalls,
     PopModeCalls,
     BrokerCalls,
     AccessCalls,

@@ -12,8 +12,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from aerobee.client.admin.base import AdminCalls
-from aerobee.client.base.received import ReceivedMessage, decode_messages
+from aerobee.client.admin.messages import MessageCalls
 from aerobee.client.base.results import SendResult
 from aerobee.client.base.topic_route import publish_queues, subscribe_queues
 from aerobee.client.consumer.broker_calls import begin_offset, commit_offset, committed_offset, end_offset
@@ -21,7 +20,7 @@ from aerobee.client.consumer.dead_letter import DeadLetter, DeadLetterFilter
 from aerobee.client.session.send_header import SendTemplate, decode_send_reply
 from aerobee.client.session.session import INNER_PRODUCER_GROUP
 from aerobee.client.session.stale_routes import is_not_stored
-from aerobee.errors import AerobeeError, RouteError, TopicNotExist, UsageError, remote_error
+from aerobee.errors import AerobeeError, RouteError, TopicNotExist, UsageError
 from aerobee.message import (
     DLQ_PREFIX,
     RETRY_PREFIX,
@@ -32,16 +31,8 @@ from aerobee.message import (
     java_hash,
 )
 from aerobee.remoting.body.topic_list import TopicList
-from aerobee.remoting.codes import RequestCode, ResponseCode
-from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.codes import RequestCode
 from aerobee.system_names import TOOLS_GROUP
-
-PULL_COUNT = 32
-_NOTHING_THERE = (
-    ResponseCode.PULL_NOT_FOUND,
-    ResponseCode.PULL_RETRY_IMMEDIATELY,
-    ResponseCode.PULL_OFFSET_MOVED,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +64,7 @@ class Redriven:
     error: str = ""
 
 
-class DeadLetterCalls(AdminCalls):
+class DeadLetterCalls(MessageCalls):
     """Reads and redrives dead-letter messages."""
 
     async def dead_letter_groups(self) -> tuple[str, ...]:
@@ -109,7 +100,7 @@ class DeadLetterCalls(AdminCalls):
         for dlq in await self.dead_letter_queues(group):
             offset = dlq.redriven if only_waiting else dlq.begin
             while offset < dlq.end:
-                messages, offset = await self._read(dlq.queue, offset)
+                messages, offset = await self.messages_from(dlq.queue, offset)
                 for message in messages:
                     dead = DeadLetter(group, message)
                     if message.queue_offset < dlq.end and (wanted is None or wanted.matches(dead)):
@@ -138,32 +129,6 @@ class DeadLetterCalls(AdminCalls):
 
     async def _redriven_up_to(self, queue: MessageQueue) -> int:
         return await committed_offset(self._session, TOOLS_GROUP, queue) or 0
-
-    async def _read(self, queue: MessageQueue, offset: int) -> tuple[list[ReceivedMessage], int]:
-        """Messages from `offset` on, and the next offset, which is always larger than `offset`."""
-        address = await self._session.queue_address(queue)
-        fields = {
-            "consumerGroup": TOOLS_GROUP,
-            "topic": queue.topic,
-            "queueId": str(queue.queue_id),
-            "queueOffset": str(offset),
-            "maxMsgNums": str(PULL_COUNT),
-            "sysFlag": "4",  # sysFlag: the request contains the subscription, no long polling
-            "commitOffset": "0",
-            "suspendTimeoutMillis": "0",
-            "subscription": "*",
-            "subVersion": "0",
-            "expressionType": "TAG",
-            "bname": queue.broker_name,
-        }
-        command = RemotingCommand(RequestCode.PULL_MESSAGE.value, fields)
-        answer = await self._session.remoting.invoke(address, command, timeout_s=self._timeout_s)
-        if answer.code == ResponseCode.SUCCESS:
-            messages = decode_messages(answer.body, queue)
-            return messages, max(offset + 1, answer.integer("nextBeginOffset"))
-        if answer.code not in _NOTHING_THERE:
-            raise remote_error(answer.code, answer.remark, address=address, request="PULL_MESSAGE")
-        return [], max(offset + 1, answer.integer("nextBeginOffset"))
 
     async def _send_again(self, dead: DeadLetter, target: str) -> SendResult:
         try:

@@ -56,10 +56,12 @@ class GroupCalls(UpkeepCalls):
         broadcast_enabled: bool = True,
         orderly: bool = False,
         retry_queue_count: int = 1,
+        attributes: Mapping[str, str] | None = None,
         cluster: str | None = None,
         broker: str | None = None,
     ) -> tuple[str, ...]:
-        """Create a consumer group, or change it where it exists; returns the addresses of the brokers."""
+        """Create a consumer group, or change it where it exists; returns the addresses of the brokers. `attributes` e.g.
+        {"lite.bind.topic": "sessions"}; those not named stay."""
         check_group_name(group)
         config = SubscriptionGroupConfig(
             group,
@@ -68,6 +70,7 @@ class GroupCalls(UpkeepCalls):
             consume_message_orderly=orderly,
             retry_queue_nums=retry_queue_count,
             retry_max_times=retry_count_max,
+            attributes={f"+{name}": value for name, value in (attributes or {}).items()},
         )
         masters = await self._masters(cluster, broker)
         body = fastjson.dumps(config.to_dict())
@@ -340,6 +343,7 @@ def _connections(infos: tuple[ConnectionInfo, ...]) -> tuple[ClientConnection, .
             address=info.client_addr,
             language=info.language,
             version=info.version,
+            protocol=info.protocol,
         )
         for info in sorted(infos, key=lambda item: item.client_id)
     )

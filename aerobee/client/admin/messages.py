@@ -6,6 +6,8 @@ import asyncio
 
 from aerobee.client.admin.base import AdminCalls
 from aerobee.client.base.received import ReceivedMessage, decode_messages, decode_stored_messages
+from aerobee.client.consumer.broker_calls import offset_for_time
+from aerobee.client.consumer.subscription import Subscription, subscribe
 from aerobee.errors import AerobeeError, QueryNotFound, RemoteError, UsageError, remote_error
 from aerobee.host_port import join_address
 from aerobee.message import MessageQueue, parse_offset_message_id
@@ -18,6 +20,12 @@ TIME_MAX_MS = (1 << 63) - 1
 THREE_DAYS_MS = 3 * 24 * 3600 * 1000
 UNIQUE_KEY_COUNT_MAX = 32
 QUERY_TIMEOUT_FACTOR = 4  # searching the index reads many records
+PULL_COUNT = 32  # messages of one pull; brokers return no more
+_WITHOUT_MESSAGES = (
+    ResponseCode.PULL_NOT_FOUND,
+    ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ResponseCode.PULL_OFFSET_MOVED,
+)
 
 
 class MessageCalls(AdminCalls):
@@ -133,6 +141,44 @@ class MessageCalls(AdminCalls):
 
     async def message_at(self, queue: MessageQueue, offset: int) -> ReceivedMessage:
         """The message at an offset of a queue. Raises QueryNotFound when there is none."""
+        answer = await self._pull(queue, offset, 1, _all_of(queue.topic))
+        messages = _decoded(answer, queue)
+        if messages and messages[0].queue_offset == offset:
+            return messages[0]
+        raise QueryNotFound(
+            ResponseCode.QUERY_NOT_FOUND.value,
+            f"queue {queue.queue_id} of topic {queue.topic} at {queue.broker_name} has no message at offset {offset} "
+            f"(it holds {answer.field('minOffset')} up to before {answer.field('maxOffset')})",
+            request="PULL_MESSAGE",
+        )
+
+    async def messages_from(
+        self, queue: MessageQueue, offset: int, *, expression: str = "*"
+    ) -> tuple[list[ReceivedMessage], int]:
+        """Messages of a queue from `offset` on that match the expression, at most PULL_COUNT, and the offset at which to continue.
+
+        `expression` is "*", "TagA || TagB" or Sql("price > 5"), which the broker evaluates. No offset is committed. The list may be
+        empty before the end of the queue; the offset to continue is always larger than `offset`. Raises RemoteError when the broker
+        refuses the expression.
+        """
+        subscription = (
+            _all_of(queue.topic)
+            if expression == "*"
+            else subscribe(queue.topic, expression, self._session.clock.now_ms())
+        )
+        answer = await self._pull(queue, offset, PULL_COUNT, subscription)
+        found = [each for each in _decoded(answer, queue) if subscription.wants(each.tag)]
+        return found, max(offset + 1, answer.integer("nextBeginOffset"))
+
+    async def offset_at(self, queue: MessageQueue, time_ms: int) -> int:
+        """The first offset of a queue that was stored at or after a time, in ms since the epoch."""
+        self._session.check_open()
+        return await offset_for_time(self._session, queue, time_ms)
+
+    async def _pull(
+        self, queue: MessageQueue, offset: int, count: int, subscription: Subscription
+    ) -> RemotingCommand:
+        """The reply to a pull that neither waits nor commits. Raises RemoteError."""
         self._session.check_open()
         address = await self._session.queue_address(queue)
         fields = {
@@ -140,33 +186,32 @@ class MessageCalls(AdminCalls):
             "topic": queue.topic,
             "queueId": str(queue.queue_id),
             "queueOffset": str(offset),
-            "maxMsgNums": "1",
+            "maxMsgNums": str(count),
             "sysFlag": "4",  # sysFlag: the request contains the subscription, no long polling
             "commitOffset": "0",
             "suspendTimeoutMillis": "0",
-            "subscription": "*",
-            "subVersion": "0",
-            "expressionType": "TAG",
+            "subscription": subscription.expression,
+            "subVersion": str(subscription.version),
+            "expressionType": subscription.expression_type,
             "bname": queue.broker_name,
         }
         command = RemotingCommand(RequestCode.PULL_MESSAGE.value, fields)
         answer = await self._session.remoting.invoke(address, command, timeout_s=self._timeout_s)
-        if answer.code == ResponseCode.SUCCESS:
-            messages = decode_messages(answer.body, queue)
-            delta = answer.integer("offsetDelta", 0)  # of a logical queue's part
-            if messages and messages[0].queue_offset + delta == offset:
-                messages[0].queue_offset = offset
-                return messages[0]
-        elif answer.code not in (
-            ResponseCode.PULL_NOT_FOUND,
-            ResponseCode.PULL_RETRY_IMMEDIATELY,
-            ResponseCode.PULL_OFFSET_MOVED,
-        ):
+        if answer.code != ResponseCode.SUCCESS and answer.code not in _WITHOUT_MESSAGES:
             raise remote_error(answer.code, answer.remark, address=address, request="PULL_MESSAGE")
-        raise QueryNotFound(
-            ResponseCode.QUERY_NOT_FOUND.value,
-            f"queue {queue.queue_id} of topic {queue.topic} at {queue.broker_name} has no message at offset {offset} "
-            f"(it holds {answer.field('minOffset')} up to before {answer.field('maxOffset')})",
-            address=address,
-            request="PULL_MESSAGE",
-        )
+        return answer
+
+
+def _all_of(topic: str) -> Subscription:
+    """A subscription to all messages. Names of DLQ topics may be longer than a user's topic may have."""
+    return Subscription(topic, "*", frozenset(), 0)
+
+
+def _decoded(answer: RemotingCommand, queue: MessageQueue) -> list[ReceivedMessage]:
+    if answer.code != ResponseCode.SUCCESS:
+        return []
+    messages = decode_messages(answer.body, queue)
+    delta = answer.integer("offsetDelta", 0)  # of a logical queue's part
+    for message in messages:
+        message.queue_offset += delta
+    return messages

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from aerobee.caller import REMOTING
 from aerobee.client.admin.base import AdminCalls
 from aerobee.message import MessageQueue
 from aerobee.remoting import fastjson
@@ -31,6 +32,7 @@ class ProducerInfo:
     language: str
     version: int
     seen_ms: int
+    protocol: str = REMOTING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +116,7 @@ class UpkeepCalls(AdminCalls):
                 language=json_fields.text(row, "language"),
                 version=json_fields.integer(row, "version"),
                 seen_ms=json_fields.integer(row, "lastUpdateTimestamp"),
+                protocol=json_fields.text(row, "protocol") or REMOTING,
             )
             for group in data
             for row in json_fields.objects(data, group)

@@ -161,6 +161,8 @@ class ClientConnection:
     """Language of the client, such as JAVA or PYTHON."""
     version: int
     """Number of the client's version (MQVersion)."""
+    protocol: str = "remoting"
+    """Protocol of the client: remoting or grpc."""
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)

@@ -12,10 +12,11 @@ from dataclasses import replace
 
 import orjson
 
-from aerobee.client.consumer.popped import PoppedMessage, decode_popped
+from aerobee.client.consumer.popped import PoppedMessage, decode_lite_popped, decode_popped
 from aerobee.client.consumer.subscription import Subscription
 from aerobee.client.session.session import Session
 from aerobee.errors import MalformedFrame, RemoteError
+from aerobee.lite_topic import split_lite_queue
 from aerobee.message import MessageQueue
 from aerobee.remoting import fastjson
 from aerobee.remoting.body import json_fields
@@ -74,7 +75,49 @@ async def pop(
     return decode_popped(answer, queue.topic, group, queue.broker_name, session.clock.monotonic())
 
 
+async def pop_lite(
+    session: Session,
+    group: str,
+    queue: MessageQueue,
+    *,
+    count_max: int,
+    invisible_ms: int,
+    wait_ms: int,
+) -> list[PoppedMessage]:
+    """Pop messages of the lite topics that this client subscribes, at the broker of `queue`; empty when none arrived in time.
+
+    Raises RemoteError POLLING_FULL (209) when too many pops are pending at the broker.
+    """
+    address = await session.broker_address(queue.broker_name, queue.topic)
+    fields = {
+        "clientId": session.client_id,
+        "consumerGroup": group,
+        "topic": queue.topic,
+        "maxMsgNum": str(count_max),
+        "invisibleTime": str(invisible_ms),
+        "pollTime": str(wait_ms),
+        "bornTime": str(session.clock.now_ms()),
+        "bname": queue.broker_name,
+    }
+    answer = await session.call(
+        address,
+        RemotingCommand(RequestCode.POP_LITE_MESSAGE.value, fields),
+        timeout_s=wait_ms / 1000 + ANSWER_MARGIN_S,
+    )
+    if answer.code in NOTHING:
+        return []
+    session.checked(answer, address=address, request=request_name(RequestCode.POP_LITE_MESSAGE))
+    return decode_lite_popped(answer, queue.topic, queue.broker_name, session.clock.monotonic())
+
+
 def _message_fields(group: str, message: PoppedMessage) -> dict[str, str]:
+    lite = split_lite_queue(message.pop_queue.topic)
+    if lite is not None:
+        return {**_queue_fields(group, message), "topic": lite[0], "liteTopic": lite[1]}
+    return _queue_fields(group, message)
+
+
+def _queue_fields(group: str, message: PoppedMessage) -> dict[str, str]:
     return {
         "consumerGroup": group,
         "topic": message.pop_queue.topic,
@@ -117,7 +160,7 @@ async def _ack_batch(session: Session, group: str, broker_name: str, messages: l
         handle = message.handle
         distance = message.queue_offset - handle.start_offset
         start = handle.start_offset
-        if not 0 <= distance < BATCH_DISTANCE_MAX:
+        if not 0 <= distance < BATCH_DISTANCE_MAX or message.lite_topic:
             await ack(session, group, message)
             continue
         key = (

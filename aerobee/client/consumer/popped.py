@@ -10,8 +10,9 @@ from collections.abc import Iterator
 
 from aerobee.client.base.received import ReceivedMessage, decode_messages
 from aerobee.errors import MalformedFrame
-from aerobee.message import MessageQueue
-from aerobee.property_names import POP_CK
+from aerobee.lite_topic import lite_queue, split_lite_queue
+from aerobee.message import MessageQueue, decode_record
+from aerobee.property_names import LITE_TOPIC, POP_CK
 from aerobee.record_head import head_struct
 from aerobee.remoting.body.pop_handle import (
     NORMAL,
@@ -59,6 +60,12 @@ class PoppedMessage(ReceivedMessage):
         self.pop_queue = pop_queue
         self.times_before = times_before
         self.arrived_s = arrived_s
+
+    @property
+    def lite_topic(self) -> str:
+        """The lite topic from which it was received; "" for a message of an ordinary topic."""
+        lite = split_lite_queue(self.pop_queue.topic)
+        return "" if lite is None else lite[1]
 
     @property
     def visible_at_ms(self) -> int:
@@ -116,6 +123,33 @@ def decode_popped(
         times = counts.get((NORMAL, f"qo{queue_id}%{offset}"), counts.get((NORMAL, str(queue_id)), 0))
         pop_queue = MessageQueue(real_topic(topic, group, handle.retry), broker_name, queue_id)
         found.append(PoppedMessage(message, handle, pop_queue, times, arrived_s))
+    return found
+
+
+def decode_lite_popped(
+    answer: RemotingCommand, topic: str, broker_name: str, arrived_s: float = 0.0
+) -> list[PoppedMessage]:
+    """The messages of a lite pop's reply with code 0, grouped by lite topic, in the order of their offsets there.
+
+    Raises MalformedFrame or MalformedRecord for an invalid reply.
+    """
+    pop_time, invisible_ms = answer.integer("popTime"), answer.integer("invisibleTime")
+    revive_queue_id = answer.integer("reviveQid")
+    counts = (answer.field("orderCountInfo") or "").split(";")
+    found: list[PoppedMessage] = []
+    starts: dict[str, int] = {}
+    at, body = 0, answer.body
+    while at < len(body):
+        record = decode_record(body, at, check_crc=False)
+        queue = MessageQueue(lite_queue(topic, record.properties.get(LITE_TOPIC, "")), broker_name, 0)
+        (message,) = decode_messages(body[at : at + record.total_size], queue)
+        at += record.total_size
+        offset = message.queue_offset
+        start = starts.setdefault(queue.topic, offset)
+        handle = Handle(start, pop_time, invisible_ms, revive_queue_id, NORMAL, broker_name, 0, offset)
+        text = counts[len(found)] if len(found) < len(counts) else ""
+        times = int(text) if text.isdecimal() and len(text) < 10 else 0
+        found.append(PoppedMessage(message, handle, queue, times, arrived_s))
     return found
 
 

@@ -28,7 +28,13 @@ from aerobee.client.base.config import ClientConfig, Compression, ProducerConfig
 from aerobee.client.base.observer import SendEnded, SendObserver, begin_send
 from aerobee.client.base.results import SendResult
 from aerobee.client.producer.fault_avoidance import FaultAvoidance
-from aerobee.client.producer.message_group import Selector, by_message_group, with_message_group
+from aerobee.client.producer.message_group import (
+    Selector,
+    by_lite_topic,
+    by_message_group,
+    with_lite_topic,
+    with_message_group,
+)
 from aerobee.client.producer.publish_info import PublishInfo, Target
 from aerobee.client.producer.publish_info_table import PublishInfoTable, target_of
 from aerobee.client.producer.recall import recall_message
@@ -209,28 +215,28 @@ class Producer(RequestReplyCalls):
         queue: MessageQueue | None = None,
         selector: Selector | None = None,
         message_group: object = None,
+        lite_topic: str | None = None,
         timeout_s: float | None = None,
     ) -> SendResult:
         """Send one message and wait until a broker has stored it.
 
-        The queue is the given one, or the selector's choice, or the message group's (one queue per group; it travels
-        in the property __SHARDINGKEY), or the next in turn; only in the last case a retry uses another broker. Check
-        `result.status`: a message with another status than SEND_OK is stored, but less durably than the broker's settings
-        require. Raises SendFailed when no try succeeded in time, RouteError when no broker has the topic, another
-        RemoteError when the broker refuses permanently, UsageError for a message that no broker would store.
+        The queue is the given one, the selector's choice, that of the message group (one per group; it travels in the property
+        __SHARDINGKEY) or of the lite topic (docs/queues.md), or the next in turn: then a retry uses another broker. Check
+        `result.status`: with another status than SEND_OK the message is less durable than the broker's settings require. Raises
+        SendFailed when no try succeeded in time, RouteError when no broker has the topic, UsageError for a message that can never
+        be stored, another RemoteError for a permanent refusal.
         """
         if self._closing or not self._session.is_open:
             self._refuse_closed()
         if type(message) is not Message:
             check_message(message)
-        now = self._loop.time()
-        if timeout_s is None:
-            deadline = now + self._timeout_s
-        else:
+        if timeout_s is not None:
             check_seconds(timeout_s)
-            deadline = now + (timeout_s or self._timeout_s)
-        if not self._is_plain or queue is not None or selector is not None or message_group is not None:
-            return await self._send_observed(message, queue, selector, message_group, deadline, timeout_s)
+        deadline = (now := self._loop.time()) + (timeout_s or self._timeout_s)
+        is_chosen = queue is not None or selector is not None or message_group is not None
+        if not self._is_plain or is_chosen or lite_topic is not None:
+            options = queue, selector, message_group, lite_topic, deadline, timeout_s
+            return await self._send_observed(message, *options)
         in_flight = self._in_flight
         if in_flight.taken < in_flight.count_max:
             in_flight.taken += 1
@@ -298,11 +304,17 @@ class Producer(RequestReplyCalls):
         queue: MessageQueue | None,
         selector: Selector | None,
         message_group: object,
+        lite_topic: str | None,
         deadline: float,
         timeout_s: float | None,
     ) -> SendResult:
         """A send with any combination of options."""
         check_queue(queue)
+        if lite_topic is not None:
+            if queue is not None or selector is not None or message_group is not None:
+                raise UsageError("lite_topic excludes queue, selector and message_group: it names the queue")
+            message = with_lite_topic(message, lite_topic)
+            selector, message_group = by_lite_topic, lite_topic
         if message_group is not None and selector is None:
             message = with_message_group(message, message_group)
         ended = select = None

@@ -1,6 +1,7 @@
-// A message with its body as JSON, text or bytes.
+// A message with its body as JSON, text, MessagePack, Protobuf or bytes.
 
-import { counted, h, link, moment } from "./parts.js";
+import { messagePack, pretty, protobuf } from "./binary.js";
+import { count, counted, h, link, moment } from "./parts.js";
 
 // Retry and dead-letter topics of a group.
 const OF_A_GROUP = /^%(?:RETRY|DLQ)%(.+)$/;
@@ -10,8 +11,23 @@ function why(message) {
   return link("why", "why", { message: message.message_id, group, topic: group ? "" : message.topic });
 }
 
-function bytesOf(message) {
+export function bytesOf(message) {
   return Uint8Array.from(atob(message.body), (character) => character.charCodeAt(0));
+}
+
+// The body as text; null if it is not UTF-8, or has control characters, as binary formats do.
+export function textOf(message) {
+  try {
+    const text = new TextDecoder("utf-8", { fatal: !message.is_cut }).decode(bytesOf(message));
+    return /[\u0000-\u0008\u000e-\u001f\u007f]/.test(text) ? null : text;
+  } catch { return null; }
+}
+
+// Names that RocketMQ's clients and brokers set; the others are the user's.
+const SYSTEM = /^(KEYS|TAGS|WAIT|DELAY|RETRY_TOPIC|REAL_TOPIC|REAL_QID|TRAN_MSG|PGROUP|MIN_OFFSET|MAX_OFFSET|BUYER_ID|ORIGIN_MESSAGE_ID|TRANSFER_FLAG|CORRECTION_FLAG|MQ2_FLAG|RECONSUME_TIME|MSG_REGION|TRACE_ON|UNIQ_KEY|EXTEND_UNIQ_INFO|MAX_RECONSUME_TIMES|CONSUME_START_TIME|INSTANCE_ID|CORRELATION_ID|REPLY_TO_CLIENT|TTL|ARRIVE_TIME|PUSH_REPLY_TIME|CLUSTER|MSG_TYPE|POP_CK|POP_CK_OFFSET|1ST_POP_TIME|BORN_TIMESTAMP|BORN_HOST|DLQ_.*|DUP_INFO|INNER_.*|TIMER_.*|__.*|__CRC32#|AEROBEE_.*|%.*)$/;
+
+export function userProperties(message) {
+  return Object.fromEntries(Object.entries(message.properties).filter(([name]) => !SYSTEM.test(name)));
 }
 
 function hex(bytes) {
@@ -25,21 +41,25 @@ function hex(bytes) {
   return lines.join("\n");
 }
 
-function viewsOf(bytes) {
+function viewsOf(message, bytes) {
   const views = [];
-  let text = null;
-  try { text = new TextDecoder("utf-8", { fatal: true }).decode(bytes); } catch { /* not text: bytes are shown */ }
+  const text = textOf(message);
   if (text !== null) {
     try { views.push(["JSON", JSON.stringify(JSON.parse(text), null, 2)]); } catch { /* not JSON: text is shown */ }
     views.push(["Text", text]);
+  } else if (!message.is_cut) {
+    for (const [name, decode] of [["MessagePack", messagePack], ["Protobuf", protobuf]]) {
+      try { views.push([name, pretty(decode(bytes))]); } catch { /* another format */ }
+    }
   }
   views.push(["Hex", hex(bytes)]);
   return views;
 }
 
-export function messageCard(message) {
+// `actions`: buttons for the message.
+export function messageCard(message, actions = []) {
   const bytes = bytesOf(message);
-  const views = viewsOf(bytes);
+  const views = viewsOf(message, bytes);
   const pre = h("pre", { tabindex: "0", "aria-label": "Body of the message" }, views[0][1]);
   const buttons = views.map(([name, text], place) => h("button", { type: "button", "aria-pressed": String(place === 0), onclick: (event) => {
     pre.textContent = text;
@@ -59,6 +79,7 @@ export function messageCard(message) {
     h("dl", {}, facts.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
     h("details", {}, h("summary", {}, `${counted(properties.length, "property", "properties")}`), h("dl", {}, properties.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]))),
     message.damage ? h("p", { class: "bad" }, `Damaged, shown as stored: ${message.damage}`) : "",
-    h("p", { class: "bar" }, `Body: ${counted(message.body_bytes, "byte")}${message.is_cut ? ", showing the first 65,536" : ""}`, buttons),
-    pre);
+    h("p", { class: "bar" }, `Body: ${counted(message.body_bytes, "byte")}${message.is_cut ? `, showing the first ${count(bytes.length)}` : ""}`, buttons),
+    pre,
+    actions.length ? h("p", { class: "bar" }, actions) : "");
 }

@@ -1,8 +1,7 @@
-// Read-only pages: overview, brokers, a broker, topics, groups, messages, trace, why. Each is (parameters, element) -> update?
+// Read-only pages: overview, brokers, a broker, topics, groups, trace, why. Each is (parameters, element) -> update?
 
 import { act } from "./action.js";
 import { get } from "./api.js";
-import { messageCard } from "./body.js";
 import { charts } from "./charts.js";
 import { count, counted, failure, field, h, link, moment, number, paged, rate, route, span, state, table, tiles, timeZone, typedMoment, version } from "./parts.js";
 
@@ -158,7 +157,7 @@ export async function group(parameters, place) {
     ], found.queues, "The group has no committed offsets: it never consumed."),
     h("h2", {}, "Members"),
     table(found.model ? `Connected, ${found.model.toLowerCase()}` : "Connected", [
-      ["Member", (row) => row.client_id], ["Address", (row) => row.address], ["Language", (row) => row.language], ["Version", (row) => row.version, "number"],
+      ["Member", (row) => row.client_id], ["Address", (row) => row.address], ["Protocol", (row) => row.protocol], ["Language", (row) => row.language], ["Version", (row) => row.version, "number"],
     ], found.members, "No member is online."),
     h("h2", {}, "Subscriptions"),
     table("Subscriptions of the members", [["Topic", (row) => row.topic], ["Expression", (row) => row.expression], ["Type", (row) => row.type]], found.subscriptions, "No member has a subscription."),
@@ -172,23 +171,6 @@ export async function group(parameters, place) {
   );
   await history.start();
   return history.update;
-}
-
-export async function messages(parameters, place) {
-  const topicInput = h("input", { type: "text", value: parameters.topic || "" });
-  const kind = h("select", {}, [["id", "id"], ["key", "key"], ["time", "time"]].map(([value, text]) => h("option", { value, selected: parameters.by === value }, text)));
-  const what = h("input", { type: "text", value: parameters.what || "", required: true, placeholder: "id, key, or 2026-11-21 10:00" });
-  const found = h("div");
-  const form = h("form", { onsubmit: (event) => {
-    event.preventDefault();
-    location.hash = route("messages", { topic: topicInput.value, by: kind.value, what: what.value });
-  } }, field("Topic", topicInput), field("By", kind), field("What", what), h("button", { class: "main" }, "Find"));
-  place.replaceChildren(h("h1", {}, "Messages"), form, found);
-  if (!parameters.what) return;
-  const by = parameters.by || "id";
-  const value = by === "time" ? String(new Date(typedMoment(parameters.what)).getTime()) : parameters.what;
-  const answer = await get("messages", { topic: parameters.topic, [by]: value });
-  found.replaceChildren(h("h2", {}, `${answer.messages.length} found`), ...answer.messages.map(messageCard));
 }
 
 export async function trace(parameters, place) {

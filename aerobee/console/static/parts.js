@@ -1,5 +1,7 @@
 // Building blocks of pages. Untrusted text becomes text nodes only, never markup.
 
+import { get } from "./api.js";
+
 export function h(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -117,6 +119,23 @@ export function link(text, page, parameters = {}) {
 export function route(page, parameters = {}) {
   const query = new URLSearchParams(Object.entries(parameters).filter(([, value]) => value)).toString();
   return `#/${page}${query ? `?${query}` : ""}`;
+}
+
+let pickers = 0;
+
+// A text field that suggests the names of topics or groups as the user types.
+export function picker(kind, value = "", { title = kind === "topics" ? "Topic" : "Group", required = null } = {}) {
+  pickers += 1;
+  const list = h("datalist", { id: `picker-${pickers}` });
+  let typing = 0;
+  const suggest = () => {
+    clearTimeout(typing);
+    typing = setTimeout(async () => {
+      try { list.replaceChildren(...(await get(kind, { filter: input.value.trim(), count: 20 })).rows.map((row) => h("option", { value: row.name }))); } catch { /* the field takes any name */ }
+    }, 150);
+  };
+  const input = h("input", { type: "text", value, required, list: list.id, autocomplete: "off", oninput: suggest, onfocus: suggest });
+  return { element: h("div", {}, field(title, input), list), input };
 }
 
 export function failure(error) {

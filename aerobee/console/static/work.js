@@ -3,7 +3,8 @@
 import { act } from "./action.js";
 import { get } from "./api.js";
 import { messageCard } from "./body.js";
-import { count, counted, failure, field, filtered, h, link, moment, route, span, table } from "./parts.js";
+import { liveButton, rowsOf } from "./messages.js";
+import { count, counted, failure, field, filtered, h, link, moment, picker, route, span, table } from "./parts.js";
 
 export async function dlq(parameters, place) {
   if (parameters.group) return deadLetters(parameters.group, place);
@@ -91,44 +92,19 @@ export async function settings(parameters, place) {
 }
 
 export async function send(parameters, place) {
-  const topicInput = h("input", { type: "text", value: parameters.topic || "", required: true });
+  const topic = picker("topics", parameters.topic, { required: true });
+  const topicInput = topic.input;
   const tag = h("input", { type: "text" });
   const keys = h("input", { type: "text" });
   const body = h("textarea", {});
-  const shown = h("div", { role: "log", "aria-label": "New messages", tabindex: "0" });
-  const passed = h("p", { class: "soft" }, "No message has arrived yet.");
-  let source = null;
-  let passedCount = 0;
-  const watch = h("button", { type: "button", "aria-pressed": "false", onclick: () => {
-    if (source) { stop(); return; }
-    if (!topicInput.value.trim()) { topicInput.reportValidity(); return; }
-    source = new EventSource(`/api/tail?topic=${encodeURIComponent(topicInput.value.trim())}`);
-    watch.textContent = "Stop watching";
-    passed.textContent = "Reading the end offsets of the topic.";
-    watch.setAttribute("aria-pressed", "true");
-    source.onmessage = (event) => {
-      const news = JSON.parse(event.data);
-      if (news.watching) passed.textContent = "Watching. No message has arrived since.";
-      if (news.error) passed.textContent = news.error;
-      if (news.passed) { passedCount += news.passed; passed.textContent = `${counted(passedCount, "message")} skipped: the rate is too high to show all.`; }
-      if (news.message) {
-        if (!passedCount) passed.textContent = "";
-        shown.prepend(messageCard(news.message));
-        while (shown.children.length > 50) shown.lastChild.remove();
-      }
-    };
-  } }, "Watch the topic");
-  const stop = () => {
-    if (source) source.close();
-    source = null;
-    watch.textContent = "Watch the topic";
-    if (!shown.children.length && !passedCount) passed.textContent = "No message has arrived yet.";
-    watch.setAttribute("aria-pressed", "false");
-  };
+  const said = h("p", { class: "soft", role: "status" });
+  const rows = rowsOf(() => topicInput.value.trim());
+  const live = liveButton(() => topicInput.value.trim(), rows, said, "Watch the topic");
   place.replaceChildren(h("h1", {}, "Send and watch"),
-    h("div", { class: "bar" }, field("Topic", topicInput), field("Tag", tag), field("Keys", keys)),
+    h("div", { class: "bar" }, topic.element, field("Tag", tag), field("Keys", keys)),
     h("div", { class: "bar" }, field("Body", body)),
-    h("div", { class: "bar" }, act("operator", "Send", "Send a message", "send", () => ({ topic: topicInput.value, tag: tag.value, keys: keys.value, body: body.value })), watch),
-    h("h2", {}, "New messages"), passed, shown);
-  return { leave: stop };
+    h("div", { class: "bar" }, act("operator", "Send", "Send a message", "send", () => ({ topic: topicInput.value, tag: tag.value, keys: keys.value, body: body.value })), live.button),
+    h("h2", {}, "New messages"), said, rows.element);
+  rows.set([]);
+  return { leave: live.stop };
 }

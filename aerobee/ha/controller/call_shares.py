@@ -43,7 +43,7 @@ class CallShares:
         ):
             if count >= count_max:
                 raise QuorumBusy(
-                    f"{count} calls of {whose} wait for the controllers, more are not taken: try again when they are answered"
+                    f"{count} calls of {whose} wait for the controllers, the maximum: try again after they have been answered"
                 )
         self._of_peer[peer] += 1
         self._of_host[host] += 1

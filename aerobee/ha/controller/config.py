@@ -61,59 +61,63 @@ class ControllerConfig(MetricsConfig):
     """One controller of a quorum. `controllerDLegerPeers` is the same at each: `n0-host:port;n1-host:port`."""
 
     controller_type: str = "DLedger"
-    """RocketMQ's other one, jRaft, has other addresses and is refused"""
+    """Only DLedger. RocketMQ's jRaft uses other addresses and is refused."""
     controller_d_leger_group: str = ""
-    """the quorum's name, the same in all"""
+    """Name of the quorum, the same at all controllers."""
     controller_d_leger_peers: str = ""
-    """id-host:port of every controller, ; between them, the same in all"""
+    """id-host:port of every controller, separated by ;, the same at all controllers."""
     controller_d_leger_self_id: str = ""
-    """the id of this controller in controllerDLegerPeers"""
+    """Id of this controller in controllerDLegerPeers."""
     controller_store_path: str = ""
-    """"": controller/SELF_ID in the user's home"""
+    """Data directory. Empty: controller/SELF_ID in the user's home directory."""
     controller_joins_quorum: bool = False
-    """a new one of a quorum that is there: it waits until it is taken in"""
+    """Join an existing quorum as a new controller: it votes only after it has been added."""
     listen_port: int = 0
-    """one more listener for brokers and tools; 0: only the one in controllerDLegerPeers"""
+    """Additional port for brokers and tools. 0: only the port in controllerDLegerPeers."""
     bind_address: str = "0.0.0.0"
-    """0.0.0.0: every IPv4 address of the machine; [::]: every IPv6 address; empty: both"""
+    """Address of the listener. 0.0.0.0: every IPv4 address of the machine; [::]: every IPv6 address; empty: both."""
     enable_elect_unclean_master: bool = False
-    """a broker that was not in sync may become master when no other lives: what it lacks is lost"""
+    """When no in-sync broker is alive, elect another one. Messages that it does not have are lost."""
     elect_master_max_retry_count: int = 3
-    """tries of an election"""
+    """Maximum number of attempts of one election."""
     notify_broker_role_changed: bool = True
-    """brokers are notified immediately; false: they poll"""
+    """Notify brokers of an election immediately. False: they find out by polling."""
     scan_not_active_broker_interval: int = 5_000
-    """ms"""
+    """Interval between two searches for dead brokers, in ms."""
     scan_inactive_master_interval: int = 5_000
-    """ms"""
+    """Interval between two searches for groups without a live master, in ms."""
     master_lease_millis: int = MASTER_LEASE_MS_DEFAULT
-    """a master that requested a lease is replaced after it, never before"""
+    """Duration of a master's lease, in ms. A master that requested a lease is replaced only after it has ended."""
     raft_election_timeout_millis: int = 1_000
-    """ms without the leader after which another one is elected, up to twice that"""
+    """Time without a leader after which a controller starts an election, in ms; up to twice as long, at random."""
     raft_heartbeat_interval_millis: int = 200
-    """ms between two signs of the leader"""
+    """Interval between two heartbeats of the Raft leader, in ms."""
     raft_snapshot_interval_entries: int = 10_000
-    """entries of the log between two snapshots"""
+    """Number of log entries between two snapshots."""
     config_store_path: str | None = None
-    """file to which UPDATE_CONTROLLER_CONFIG writes; None keeps changes in memory"""
+    """File to which UPDATE_CONTROLLER_CONFIG writes. None: changes stay in memory."""
     config_black_list: str = "configBlackList;configStorePath"
-    """keys that no request changes, besides those that none ever may; ; between them"""
+    """Keys that no request may change, separated by ;, in addition to those that can never be changed."""
     inner_client_authentication_credentials: str = field(default="", repr=False)
-    """{"accessKey":…,"secretKey":…}: signs notifications of elections to brokers with access control"""
+    """{"accessKey":…,"secretKey":…}: credentials that sign notifications of elections to brokers with access
+    control.
+    """
     authentication_enabled: bool = False
-    """requests have to be signed with these credentials"""
+    """Require requests signed with innerClientAuthenticationCredentials."""
     authentication_proof_required: bool = False
-    """with it: signatures of RocketMQ's brokers and mqadmin, which can be sent again, are not taken"""
+    """With authenticationEnabled: refuse the signatures of RocketMQ's brokers and mqadmin, because they can be
+    replayed.
+    """
     admin_open: bool = False
-    """without them: administrators' requests from other machines are served"""
+    """Without authentication: also serve administrative requests from other machines."""
     server_channel_max_idle_time_seconds: int = 120
-    """then a silent connection is closed"""
+    """Idle time after which a connection is closed, in seconds."""
     server_connections_max: int = 0
-    """one more is closed immediately; 0: half of the process's file limit"""
+    """Maximum number of connections; further ones are closed immediately. 0: half of the process's limit of open files."""
     shutdown_wait_time_seconds: int = 3
-    """longest that stop() lets answers under way finish"""
+    """Maximum time that stop() waits for unfinished replies, in seconds."""
     metrics_prom_exporter_port: int = 5_559
-    """a broker's default is 5557, a NameServer's 5558"""
+    """Port of the metrics. The default of a broker is 5557, of a NameServer 5558."""
 
     def __post_init__(self) -> None:
         if self.controller_type.lower() != "dledger":
@@ -147,7 +151,7 @@ class ControllerConfig(MetricsConfig):
                 raise ConfigError(f"{key} is {number}, must be above 0")
         if self.master_lease_millis > 60_000:
             raise ConfigError(
-                f"masterLeaseMillis is {self.master_lease_millis}, at most 60000: a failover waits so long"
+                f"masterLeaseMillis is {self.master_lease_millis}, at most 60000: a failover takes at least that long"
             )
         if not 0 <= self.listen_port <= 65_535:
             raise ConfigError(f"listenPort is {self.listen_port}, must be 0 to 65535")

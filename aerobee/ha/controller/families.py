@@ -46,7 +46,9 @@ def controller_families(
         yield Family(name, GAUGE, meaning, [(text, read(group)) for text, group in named])
     if status.is_leader:
         living = [(text, len(alive(group.broker_name))) for text, group in named]
-        yield Family("aerobee_controller_group_alive", GAUGE, "Replicas that give signs of life", living)
+        yield Family(
+            "aerobee_controller_group_alive", GAUGE, "Brokers of the group whose heartbeats arrive", living
+        )
 
 
 _GROUPS: tuple[tuple[str, str, Callable[[Group], int]], ...] = (

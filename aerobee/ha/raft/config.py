@@ -14,33 +14,33 @@ class RaftConfig:
     # A follower that has heard its leader grants no vote for this long; it stands for election after this long to
     # twice as long without a leader.
     election_timeout_ms: int = 1_000
-    """silence of the leader after which a member stands for election"""
+    """Time without a leader after which a member starts an election, in ms."""
     heartbeat_interval_ms: int = 200
-    """interval between two heartbeats of a leader"""
+    """Interval between two heartbeats of a leader, in ms."""
     clock_drift_ratio_max: float = 0.02
-    """assumed maximum drift of a monotonic clock; the leader's lease is shorter by it"""
+    """Assumed maximum drift of a monotonic clock. The leader's lease is shorter by it."""
     entry_bytes_max: int = 1 << 20
-    """one proposal"""
+    """Maximum size of one proposal, in bytes."""
     append_bytes_max: int = 1 << 20
-    """entries of one message; one entry always fits"""
+    """Maximum size of the entries of one append message, in bytes. A single entry always fits."""
     append_entries_max: int = 512
-    """the same, by number"""
+    """Maximum number of entries of one append message."""
     in_flight_max: int = 16
-    """append messages under way to one peer"""
+    """Maximum number of unanswered append messages per peer."""
     snapshot_chunk_bytes: int = 256 << 10
-    """part of a snapshot in one message"""
+    """Size of the part of a snapshot in one message, in bytes."""
     snapshot_bytes_max: int = 256 << 20
-    """size above which a snapshot is refused"""
+    """Maximum size of a snapshot, in bytes. A larger one is refused."""
     uncommitted_bytes_max: int = 16 << 20
-    """proposals that wait for their quorum; above it they are refused"""
+    """Maximum size of uncommitted proposals, in bytes. Further ones are refused."""
     reads_max: int = 4_096
-    """reads that wait for their quorum; above it they are refused"""
+    """Maximum number of reads that wait for a quorum. Further ones are refused."""
     members_max: int = 31
-    """maximum number of members of a group"""
+    """Maximum number of members of a group."""
     snapshot_interval_entries: int = 10_000
-    """entries between two snapshots"""
+    """Number of log entries between two snapshots."""
     entries_kept_max: int = 1_000
-    """entries kept behind a snapshot, so that a slow follower needs none"""
+    """Number of log entries kept after a snapshot, so that a slow follower needs no snapshot."""
 
     def __post_init__(self) -> None:
         positive = (

@@ -206,7 +206,7 @@ class RaftLog:
         if index <= commit_index:
             raise WireError(
                 f"entry {index} would be replaced, and {commit_index} entries are committed: "
-                "two leaders think differently of the same log"
+                "two leaders have different entries at the same index"
             )
         position = index - self.base_index - 1
         assert 0 <= position < len(self._entries), "an entry that is cut off is in the log"

@@ -251,7 +251,7 @@ class RaftService:
 
     async def _ask(self, asking: Callable[[_Asked], Input]) -> object:
         if self._is_over or not self._inbox.has_room_for_call:
-            raise QuorumBusy(f"{len(self._inbox)} inputs of {self._node_id} wait, no more are taken")
+            raise QuorumBusy(f"{len(self._inbox)} inputs of {self._node_id} wait, the maximum")
         asked = _Asked(lambda answer: self._step.answers.append(answer))
         act = asking(asked)
 

@@ -108,6 +108,7 @@ def producers(
                     "address": each.address,
                     "language": each.language,
                     "version": each.version,
+                    "protocol": each.protocol,
                     "broker": info.broker_name,
                     "seen": moment_text(each.seen_ms),
                 }
@@ -117,7 +118,7 @@ def producers(
             ]
         out.table(
             rows,
-            {"group": "group", "client_id": "producer", "address": "address", "language": "language", "broker": "at broker", "seen": "last heartbeat"},
+            {"group": "group", "client_id": "producer", "address": "address", "protocol": "protocol", "language": "language", "broker": "at broker", "seen": "last heartbeat"},
             empty="no producer is connected" if group is None else f"no producer of group {group} is connected",
         )  # fmt: skip
 

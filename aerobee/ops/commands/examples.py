@@ -156,6 +156,18 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "timer recall": ("aerobee timer recall djEgcmVtaW5kZXJz",),
     "timer reschedule": ("aerobee timer reschedule djEgcmVtaW5kZXJz --after 15m",),
     "timer stats": ("aerobee timer stats",),
+    "schedule create": (
+        "aerobee schedule create nightly reports '{}' --cron '30 2 * * *' --tz Europe/Berlin",
+        "aerobee schedule create poll feeds refresh --every 15m --jitter 1m --missed latest",
+    ),
+    "schedule list": ("aerobee schedule list",),
+    "schedule next": (
+        "aerobee schedule next nightly --count 3",
+        "aerobee schedule next --cron '0 9 * * MON-FRI' --tz Asia/Tokyo",
+    ),
+    "schedule pause": ("aerobee schedule pause nightly",),
+    "schedule resume": ("aerobee schedule resume nightly",),
+    "schedule delete": ("aerobee schedule delete nightly --yes",),
     "bench produce": (
         "aerobee bench produce --seconds 10s",
         "aerobee bench produce --workers 64 --size 1024 --count 100000",

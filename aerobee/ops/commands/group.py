@@ -114,6 +114,7 @@ def describe_group(
                 "address": member.address,
                 "language": member.language,
                 "version": member.version,
+                "protocol": member.protocol,
             }
             for member in (online.connections if online else ())
         ]
@@ -157,7 +158,13 @@ def _show_description(out: Output, document: dict[str, Any]) -> None:
     out.say("")
     out.table(
         document["members"],
-        {"client_id": "member", "address": "address", "language": "language", "version": "version"},
+        {
+            "client_id": "member",
+            "address": "address",
+            "protocol": "protocol",
+            "language": "language",
+            "version": "version",
+        },
         empty="no member is online",
     )
     if document["subscriptions"]:

@@ -18,6 +18,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "trace": "when and by which client a message was sent and consumed",
         "filter": "SQL92 filters: try an expression",
         "timer": "timer messages: list, recall, reschedule, stats",
+        "schedule": "recurring schedules: create, list, next, pause, resume, delete",
         "transaction": "open transactions: list, commit, rollback, check",
         "context": "named clusters, with addresses and connection options",
     },

@@ -60,6 +60,7 @@ COMMANDS = {
     "ha": "commands.ha",
     "message": "commands.message",
     "timer": "commands.timer",
+    "schedule": "commands.schedule",
     "bench": "commands.bench",
     "store": "commands.store",
     "sim": "commands.sim",

@@ -22,6 +22,7 @@ from aerobee.host_port import NAMESERVER_DEFAULT, WILDCARDS, bare_host, is_loopb
 from aerobee.ops.commands.cluster import first_rate
 from aerobee.ops.commands.ha import opened
 from aerobee.ops.diagnosis.finding import Finding
+from aerobee.ops.diagnosis.grpc_findings import examine_grpc
 from aerobee.ops.diagnosis.lag_findings import examine_lag
 from aerobee.ops.diagnosis.tls_probe import tls_advice
 from aerobee.ops.options.clients import open_admin
@@ -316,6 +317,7 @@ async def _examine_broker(info: BrokerInfo, nameservers: list[str], controllers:
     if config.get("enableControllerMode", "").lower() == "true" and config.get("controllerAddr"):
         controllers.add(config["controllerAddr"])
     findings += await _examine_listeners(part, info, config)
+    findings += await examine_grpc(part, info.address, runtime, config)
     findings += await _examine_routes(part, info, nameservers)
     return findings
 

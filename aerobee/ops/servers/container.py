@@ -13,7 +13,7 @@ AEROBEE_CONFIG names), AEROBEE_KEY variables, flags. Three variables exist only 
 
 A broker has two listeners, `internal` (10911) and `external` (10921), if one of the first two variables is set; a NameServer
 always has two (9876, 9877). The NameServer advertises the brokers' external addresses to clients of its external listener, and
-their internal addresses to clients of its internal one, so that clients on both sides work simultaneously.
+their internal addresses to clients of its internal one, so that clients on both sides work simultaneously. A broker serves gRPC at 8081.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ KINDS = {
 DATA = "/var/lib/aerobee"
 CONFIG_DIRECTORY = "/etc/aerobee"
 INTERNAL_PORT, EXTERNAL_PORT = 10_911, 10_921
+GRPC_PORT = "8081"
 NAMESERVER_LISTENERS = "internal://:9876,external://:9877"
 BROKER_LISTENERS = f"internal://:{INTERNAL_PORT},external://:{EXTERNAL_PORT}"
 FILE_WAIT_S = 300.0
@@ -99,7 +100,12 @@ def role_defaults(role: str, environ: Mapping[str, str], host_name: str, given: 
         files = {"kvConfigPath": f"{data}/kvConfig.json", "configStorePath": f"{data}/namesrv.properties"}
         return {"listeners": NAMESERVER_LISTENERS, **files, **numbers, **(quorum if peers else {})}
     inside = environ.get("AEROBEE_ADVERTISED_INTERNAL", "")
-    defaults = {"storePathRootDir": f"{data}/store", "bindAddress": "", **numbers}
+    defaults = {
+        "storePathRootDir": f"{data}/store",
+        "bindAddress": "",
+        "grpcServerPort": GRPC_PORT,
+        **numbers,
+    }
     if inside:
         defaults["brokerIP1"] = inside
     outside = "" if "listeners" in given else advertised(environ)

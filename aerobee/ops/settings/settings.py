@@ -49,25 +49,25 @@ class TlsSettings:
     """The `tls.*` keys of TlsSystemConfig (RocketMQ). TLS is served on the same port as plain connections."""
 
     mode: TlsMode = field(default=TlsMode.PERMISSIVE, metadata=_key("tls.server.mode"))
-    """permissive: plain and TLS at one port, enforcing: TLS only, disabled: plain only"""
+    """permissive: TLS and plain connections at one port; enforcing: TLS only; disabled: plain only."""
     test_mode: bool = field(default=True, metadata=_key("tls.test.mode.enable"))
-    """self-signed without files"""
+    """Without certificate files, create a self-signed certificate."""
     key_path: str = field(default="", metadata=_key("tls.server.keyPath"))
-    """PEM; read again when it changes"""
+    """PEM file of the private key. It is read again when it changes."""
     key_password: str = field(default="", repr=False, metadata=_key("tls.server.keyPassword"))
-    """of the key; shown nowhere"""
+    """Password of the private key. It is never shown."""
     cert_path: str = field(default="", metadata=_key("tls.server.certPath"))
-    """PEM, with the chain"""
+    """PEM file of the certificate and its chain."""
     trust_cert_path: str = field(default="", metadata=_key("tls.server.trustCertPath"))
-    """PEM: authorities of accepted client certificates"""
+    """PEM file of the authorities that sign client certificates."""
     auth_client: bool = field(default=False, metadata=_key("tls.server.authClient"))
-    """verify the certificate of a client that presents one"""
+    """Verify the certificate of a client that presents one."""
     need_client_auth: ClientAuth = field(
         default=ClientAuth.NONE, metadata=_key("tls.server.need.client.auth")
     )
-    """none, optional, or require: refuse clients without a certificate"""
+    """none, optional, or require: refuse clients without a certificate."""
     plain_listeners: str = field(default="", metadata=_key("tls.server.plainListeners"))
-    """names of listeners, comma separated, that accept plain connections although the mode is enforcing"""
+    """Names of listeners, separated by commas, that accept plain connections although the mode is enforcing."""
 
     def server_tls(self, listeners: Collection[str]) -> ServerTls:
         """`listeners`: names of the process's listeners. Raises ConfigError for unusable files, an unknown listener, and a name
@@ -119,7 +119,7 @@ class NameServerSettings:
     tls: TlsSettings
     access: AccessConfig = field(default_factory=AccessConfig)
     controller: ControllerConfig | None = None
-    """with enableControllerInNamesrv"""
+    """Settings of the controller in this process, with enableControllerInNamesrv."""
 
 
 @dataclass(frozen=True, slots=True)

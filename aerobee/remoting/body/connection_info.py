@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from aerobee.caller import REMOTING
 from aerobee.remoting.body import json_fields
 from aerobee.remoting.codes import LanguageCode
 
@@ -19,14 +20,16 @@ class ConnectionInfo:
     client_addr: str
     language: str
     version: int
+    protocol: str = REMOTING  # Aerobee-specific; RocketMQ's brokers do not say it
 
     def to_dict(self) -> dict[str, Any]:
-        return {
+        info = {
             "clientAddr": self.client_addr,
             "clientId": self.client_id,
             "language": self.language,
             "version": self.version,
         }
+        return info if self.protocol == REMOTING else {**info, "protocol": self.protocol}
 
     @classmethod
     def from_dict(cls, fields: json_fields.Fields) -> ConnectionInfo:
@@ -37,4 +40,5 @@ class ConnectionInfo:
             json_fields.text(fields, "clientAddr"),
             json_fields.enum_name(fields, "language", _LANGUAGES, "OTHER") if known else "OTHER",
             json_fields.integer(fields, "version"),
+            json_fields.text(fields, "protocol") or REMOTING,
         )

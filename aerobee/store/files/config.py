@@ -49,168 +49,173 @@ class StoreConfig:
     """Checked on construction; raises ConfigError naming key, value and reason."""
 
     store_path_root_dir: str = os.path.join(os.path.expanduser("~"), "store")
-    """everything that the broker keeps lies below it"""
+    """Directory of all files of the broker."""
     store_path_commit_log: str = ""
-    """empty: <root>/commitlog"""
+    """Directory of the commit log. Empty: <root>/commitlog."""
     mapped_file_size_commit_log: int = 1_073_741_824
-    """bytes of a file of the log"""
+    """Size of a commit log file, in bytes."""
     mapped_file_size_consume_queue: int = 6_000_000
-    """bytes of a file of a queue, 20 for a message"""
+    """Size of a consume queue file, in bytes; a message takes 20."""
     mapper_file_size_batch_consume_queue: int = 13_800_000
-    """bytes of a file of a batch queue, 46 for a batch"""
+    """Size of a batch consume queue file, in bytes; a batch takes 46."""
     max_hash_slot_num: int = 5_000_000
-    """slots of an index file"""
+    """Number of hash slots of an index file."""
     max_index_num: int = 20_000_000
-    """keys of an index file"""
+    """Maximum number of keys in an index file."""
     message_index_enable: bool = True
-    """keys are written into the index; false: messages are not found by key"""
+    """Write message keys to the index. False: messages cannot be searched by key."""
     max_message_size: int = 4_194_304
-    """bytes of a body; a larger message is refused"""
+    """Maximum size of a message body, in bytes. A larger message is refused."""
     max_msgs_num_batch: int = 64
-    """messages that a look-up by key returns at most"""
+    """Maximum number of messages that a query by key returns."""
     default_query_max_num: int = 32
-    """messages that a look-up by unique key returns at most"""
+    """Maximum number of messages that a query by unique key returns."""
 
     broker_role: BrokerRole = BrokerRole.ASYNC_MASTER
-    """ASYNC_MASTER answers by itself, SYNC_MASTER when a slave has the message, SLAVE copies brokerName's master"""
+    """ASYNC_MASTER replies without waiting for slaves, SYNC_MASTER when enough slaves have the message; SLAVE
+    copies the master of brokerName.
+    """
     # replication
     ha_shared_key: str = field(default="", repr=False)
-    """shared key that brokers of a group prove to each other at the HA port; empty: none"""
+    """Shared key with which the brokers of a group authenticate each other at the HA port. Empty: none."""
     ha_allowed_hosts: str = ""
-    """addresses and networks, commas between: slaves connect from these only; empty: controllers say from where, without
-    them from anywhere"""
+    """Addresses and networks, separated by commas, from which slaves may connect. Empty: the addresses that the
+    controllers know; without controllers any address.
+    """
     ha_tls_cert_path: str = ""
-    """PEM; the HA port and the connections to a master's speak TLS with it"""
+    """PEM certificate. Set: the HA port and connections to a master's HA port use TLS."""
     ha_tls_key_path: str = ""
-    """its key, without a password"""
+    """PEM private key of haTlsCertPath, without a password."""
     ha_tls_trust_cert_path: str = ""
-    """authorities; set: both sides ask each other for a certificate of theirs"""
+    """PEM file of authorities. Set: master and slave each require a certificate signed by one of them."""
     ha_listen_port: int = 0
-    """port to which slaves connect; 0: one above listenPort, any port when that is 0"""
+    """Port to which slaves connect. 0: listenPort + 1, or a free port when listenPort is 0."""
     ha_master_address: str = ""
-    """host:port of the master's HA port; empty: use the NameServer's answer"""
+    """host:port of the master's HA port. Empty: the address that the NameServer returns."""
     ha_send_heartbeat_interval: int = 5_000
-    """without bytes to send"""
+    """Interval between two heartbeats of an idle HA connection, in ms."""
     ha_housekeeping_interval: int = 20_000
-    """idle time after which a connection is closed"""
+    """Idle time after which an HA connection is closed, in ms."""
     ha_transfer_batch_size: int = 32_768
-    """bytes of one frame"""
+    """Maximum size of one HA frame, in bytes."""
     ha_max_gap_not_in_sync: int = 268_435_456
-    """bytes; a slave further behind does not count as in sync"""
+    """Lag above which a slave does not count as in sync, in bytes."""
     slave_timeout: int = 3_000
-    """longest wait of a send for the replicas"""
+    """Maximum time that a send waits for slaves, in ms."""
     total_replicas: int = 1
-    """brokers of the group that are meant to be there, this one too"""
+    """Intended number of brokers of the group, this one included."""
     in_sync_replicas: int = 1
-    """copies that a SYNC_MASTER waits for, its own included"""
+    """Number of copies that a SYNC_MASTER waits for, its own included."""
     min_in_sync_replicas: int = 1
-    """fewer, with enableAutoInSyncReplicas, refuse messages"""
+    """Minimum number of in-sync copies; with fewer the master refuses messages. Requires enableAutoInSyncReplicas."""
     enable_auto_in_sync_replicas: bool = False
-    """with enableSlaveActingMaster: wait for those that are in sync"""
+    """With enableSlaveActingMaster: wait only for the slaves that are in sync."""
     all_ack_in_sync_state_set: bool = False
-    """controller mode: sends wait for every member of the sync state set"""
+    """Controller mode: a send waits for every member of the in-sync set."""
     async_learner: bool = False
-    """controller mode: this broker follows, and never becomes master"""
+    """Controller mode: the broker replicates and never becomes master."""
     ha_max_time_slave_not_catchup: int = 15_000
-    """controller mode; a slave that lags for longer leaves the sync state set"""
+    """Controller mode: a slave that lags for longer leaves the in-sync set, in ms."""
     store_path_epoch_file: str = ""
-    """controller mode; empty: epochFileCheckpoint below storePathRootDir"""
+    """Controller mode: file of the epochs. Empty: epochFileCheckpoint in storePathRootDir."""
     store_path_broker_identity: str = ""
-    """controller mode; empty: brokerIdentity below storePathRootDir"""
+    """Controller mode: file of the broker's identity. Empty: brokerIdentity in storePathRootDir."""
     sync_from_last_file: bool = False
-    """an empty slave takes the newest log file only, as RocketMQ's do"""
+    """An empty slave copies only the newest log file, as RocketMQ's slaves can."""
     flush_disk_type: FlushDiskType = FlushDiskType.ASYNC_FLUSH
-    """ASYNC_FLUSH answers before the disk has the message, SYNC_FLUSH after"""
+    """ASYNC_FLUSH replies before the message is on the disk, SYNC_FLUSH after."""
     sync_flush_timeout: int = 5_000
-    """ms that a send waits for the disk or for replicas, then FLUSH_DISK_TIMEOUT or FLUSH_SLAVE_TIMEOUT"""
+    """Maximum time that a send waits for the disk or for slaves, in ms; then FLUSH_DISK_TIMEOUT or
+    FLUSH_SLAVE_TIMEOUT.
+    """
     flush_interval_commit_log: int = 500
-    """ms from one flush of the log to the next with ASYNC_FLUSH"""
+    """Interval between two flushes of the log with ASYNC_FLUSH, in ms."""
     flush_commit_log_least_pages: int = 4
-    """pages of 4 KiB that such a flush waits for"""
+    """Minimum number of dirty pages of 4 KiB for such a flush."""
     flush_commit_log_thorough_interval: int = 10_000
-    """ms after which it flushes fewer, too"""
+    """Interval after which fewer dirty pages are flushed, too, in ms."""
     flush_interval_consume_queue: int = 1_000
-    """ms from one flush of the queues to the next"""
+    """Interval between two flushes of the consume queues, in ms."""
     flush_consume_queue_thorough_interval: int = 60_000
-    """ms after which every queue is flushed, however little is new"""
+    """Interval after which every consume queue is flushed, however few entries are new, in ms."""
 
     enable_lmq: bool = False
-    """LMQs, with enableMultiDispatch"""
+    """Enable light message queues (LMQ). Requires enableMultiDispatch."""
     enable_multi_dispatch: bool = False
-    """a message enters the LMQs that its property INNER_MULTI_DISPATCH names, too"""
+    """Also add a message to the LMQs that its property INNER_MULTI_DISPATCH names."""
     max_lmq_consume_queue_num: int = 20_000
-    """LMQs of a broker"""
+    """Maximum number of LMQs of a broker."""
     enable_consume_queue_ext: bool = False
-    """entries with store time and filter bits"""
+    """Write extension entries with store time and filter bits."""
     mapped_file_size_consume_queue_ext: int = 48 * 1024 * 1024
-    """bytes of a file of queues' extensions, with enableConsumeQueueExt"""
+    """Size of a file of extension entries, in bytes, with enableConsumeQueueExt."""
 
     clean_resource_interval: int = 10_000
-    """ms between two looks for files to delete"""
+    """Interval between two searches for files to delete, in ms."""
     delete_when: str = "04"
-    """local hours, separated by ;"""
+    """Local hours at which expired files are deleted, separated by ;."""
     file_reserved_time: int = 72
-    """hours"""
+    """How long log files are kept, in hours."""
     delete_file_batch_max: int = 10
-    """files of the log that one look deletes"""
+    """Maximum number of log files that one search deletes."""
     disk_max_used_space_ratio: int = 75
-    """percent of the disk from which old files go before deleteWhen"""
+    """Disk usage above which expired files are deleted before deleteWhen, in percent."""
     disk_space_clean_forcibly_ratio: int = 85
-    """percent from which files go although they are younger than fileReservedTime"""
+    """Disk usage above which files are deleted before fileReservedTime, in percent."""
     disk_space_warning_level_ratio: int = 90
-    """percent from which no message is taken any more"""
+    """Disk usage above which the broker refuses messages, in percent."""
     clean_file_forcibly_enable: bool = True
-    """false: files younger than fileReservedTime stay even on a full disk"""
+    """Delete files before fileReservedTime on a full disk. False: keep them."""
 
     access_message_in_memory_max_ratio: int = 40
-    """percent of memory whose worth of the log's end counts as hot: older reads go to a slave"""
+    """Share of memory that counts as hot at the end of the log, in percent. Reads of older data are sent to a slave."""
     max_transfer_count_on_message_in_memory: int = 1_024
-    """of one reply, at most what the client requests"""
+    """Maximum number of messages of one reply with hot data."""
     max_transfer_bytes_on_message_in_memory: int = 262_144
-    """bytes of one pull's answer from there"""
+    """Maximum size of one reply with hot data, in bytes."""
     max_transfer_count_on_message_in_disk: int = 1_024
-    """the same for data beyond the memory share"""
+    """Maximum number of messages of one reply with cold data."""
     max_transfer_bytes_on_message_in_disk: int = 65_536
-    """bytes of one pull's answer from what is older"""
+    """Maximum size of one reply with cold data, in bytes."""
     max_filter_message_size: int = 16_000
-    """bytes of queue entries that one read looks at"""
+    """Maximum size of the queue entries that one read scans, in bytes."""
 
     check_crc_on_recover: bool = field(default=True, metadata={"key": "checkCRCOnRecover"})
-    """a start after a crash compares each body with its checksum"""
+    """Compare the checksum of each body when the broker starts after a crash."""
     offset_check_in_slave: bool = False
-    """a slave corrects offsets beyond its own log, which may be behind the master's"""
+    """A slave corrects offsets beyond its own log, which may lag behind the master's."""
     message_delay_level: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-    """the waits of delay levels 1, 2, ..., blank separated: s, m, h, d"""
+    """Delays of the levels 1, 2, …, separated by blanks; units s, m, h, d."""
 
     timer_wheel_enable: bool = True
-    """messages at any time (TIMER_DELIVER_MS and its like)"""
+    """Accept messages with any delivery time (TIMER_DELIVER_MS and similar properties)."""
     timer_precision_ms: int = 1_000
-    """time span of one slot of the wheel"""
+    """Time span of one slot of the timer wheel, in ms."""
     timer_max_delay_sec: int = 259_200
-    """a message further off is refused"""
+    """Maximum delay of a message, in seconds. A longer one is refused."""
     timer_roll_window_slot: int = 172_800
-    """a message further off is stored again on the way"""
+    """Number of slots after which a message that waits longer is stored again."""
     timer_flush_interval_ms: int = 1_000
-    """between checkpoints of the timer"""
+    """Interval between two checkpoints of the timer, in ms."""
     append_topic_for_timer_delete_key: bool = False
-    """a recall names topic and id in the log, not the id alone"""
+    """A recall stores topic and id of the message. False: the id alone."""
     timer_congest_num_each_slot: int = 2_147_483_647
-    """a slot with more messages refuses further ones, at first some"""
+    """Number of messages in one slot from which on the broker refuses more and more messages for it."""
     mapped_file_size_timer_log: int = 104_857_600
-    """bytes of a file of the timer log"""
+    """Size of a timer log file, in bytes."""
 
     memory_bytes: int = 0
-    """physical memory assumed by the 40 % rule; 0: ask the machine"""
+    """Physical memory that accessMessageInMemoryMaxRatio refers to, in bytes. 0: that of the machine."""
     commit_log_reserve_bytes: int = 8_388_608
-    """disk space taken in advance, so that a full disk is an error"""
+    """Disk space reserved ahead in the log, in bytes, so that a full disk is reported as an error."""
     mapped_queue_files_max: int = 0
-    """queue files open at a time; 0: from the process's file limit"""
+    """Maximum number of open consume queue files. 0: derived from the process's limit of open files."""
     hot_read_bytes: int = 67_108_864
-    """the log's newest bytes, read without asking whether they are in memory"""
+    """Size of the newest part of the log that is read without checking whether it is in memory, in bytes."""
     truncate_corrupt_log: bool = False
-    """start although acknowledged records are damaged, leaving those out"""
+    """Start although acknowledged records are damaged, and skip those records."""
     check_queues_on_start: bool = False
-    """compare every queue entry with the log, which reads all of it"""
+    """Compare every consume queue entry with the log at the start, which reads the whole log."""
 
     def __post_init__(self) -> None:
         for name, kind in (("flush_disk_type", FlushDiskType), ("broker_role", BrokerRole)):

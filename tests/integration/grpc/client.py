@@ -14,12 +14,16 @@ SERVICE = "/apache.rocketmq.v2.MessagingService/"
 
 
 class GrpcClient:
-    """One channel. Call an RPC by its name: `await client("SendMessage", request)`."""
+    """One channel, and one connection. Call an RPC by its name: `await client("SendMessage", request)`."""
 
     def __init__(self, address: str, client_id: str = "client-1", **metadata: str) -> None:
         self.address = address
         self.metadata = {"x-mq-client-id": client_id, "x-mq-language": "PYTHON", **metadata}
-        options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+        options = [
+            ("grpc.max_receive_message_length", -1),
+            ("grpc.max_send_message_length", -1),
+            ("grpc.use_local_subchannel_pool", 1),  # a connection for each channel
+        ]
         self.channel = grpc.aio.insecure_channel(address, options=options)
 
     async def __aenter__(self) -> GrpcClient:

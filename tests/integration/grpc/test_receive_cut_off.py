@@ -62,7 +62,10 @@ class World:
         self.services = broker.services
         parts = broker._serving.parts
         pops = PopServices(
-            pops=self.services.pops, acks=self.services.acks, send_backs=self.services.send_backs
+            pops=self.services.pops,
+            acks=self.services.acks,
+            send_backs=self.services.send_backs,
+            lite=self.services.lite,
         )
         self.renewals = make_renewals(parts, pops)
         self.parts = parts

@@ -13,7 +13,7 @@ from aerobee.grpc.proto import messages as pb
 from aerobee.grpc.proto.messages import DESCRIPTOR
 from aerobee.message import Record, decode_record
 from aerobee.testing import LocalCluster
-from tests.integration.grpc.client import GrpcClient, message
+from tests.integration.grpc.client import SERVICE, GrpcClient, message
 
 
 def stored_record(cluster: LocalCluster, topic: str, queue_id: int = 0, offset: int = 0) -> Record:
@@ -58,12 +58,11 @@ async def test_a_sent_message_is_stored_as_remoting_stores_it(
 
 
 async def test_an_unserved_rpc_is_unimplemented(client: GrpcClient) -> None:
+    metadata = tuple((name.replace("_", "-"), value) for name, value in client.metadata.items())
     with pytest.raises(grpc.aio.AioRpcError) as error:
-        await client("SyncLiteSubscription", pb.SyncLiteSubscriptionRequest())
+        await client.channel.unary_unary(SERVICE + "QueryTopics")(b"", metadata=metadata, timeout=10)
     assert error.value.code() is grpc.StatusCode.UNIMPLEMENTED
-    assert error.value.details() == (
-        "Method apache.rocketmq.v2.MessagingService/SyncLiteSubscription is unimplemented"
-    )
+    assert error.value.details() == "Method apache.rocketmq.v2.MessagingService/QueryTopics is unimplemented"
 
 
 async def test_a_call_without_a_client_id_is_refused(client: GrpcClient) -> None:

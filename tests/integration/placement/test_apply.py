@@ -174,7 +174,7 @@ async def test_a_second_run_of_a_running_plan_is_refused(cluster, tmp_path: Path
         refusals = []
 
         async def also() -> None:
-            with pytest.raises(UsageError, match="carried out or taken back by another process"):
+            with pytest.raises(UsageError, match="another process is applying or reverting"):
                 await applier(cluster, admin, plan, tmp_path / "journal").run(back=True)
             refusals.append(1)
 

@@ -23,6 +23,8 @@ import org.apache.rocketmq.client.apis.ClientServiceProvider;
 import org.apache.rocketmq.client.apis.consumer.ConsumeResult;
 import org.apache.rocketmq.client.apis.consumer.FilterExpression;
 import org.apache.rocketmq.client.apis.consumer.FilterExpressionType;
+import org.apache.rocketmq.client.apis.consumer.LitePushConsumer;
+import org.apache.rocketmq.client.apis.consumer.OffsetOption;
 import org.apache.rocketmq.client.apis.consumer.PushConsumer;
 import org.apache.rocketmq.client.apis.consumer.SimpleConsumer;
 import org.apache.rocketmq.client.apis.message.Message;
@@ -88,6 +90,7 @@ public class GrpcScenarios {
         all.put("deadletter", this::deadLetter);
         all.put("simple", this::simple);
         all.put("push", this::push);
+        all.put("lite", this::lite);
         all.put("tags", () -> filtered("tags", new FilterExpression("a || c", FilterExpressionType.TAG)));
         all.put("sql", () -> filtered("sql", new FilterExpression("number >= 3 AND colour = 'red'", FilterExpressionType.SQL92)));
         all.put("fifo", this::fifo);
@@ -128,6 +131,34 @@ public class GrpcScenarios {
                 producer.send(message(topic, "m" + i).build());
             }
             return seen.sorted(12);
+        }
+    }
+
+    /** Two of three lite topics. The client consumes a batch with several threads, so its messages are sorted. */
+    private String lite() throws Exception {
+        String topic = name("lite");
+        Map<String, List<String>> found = new TreeMap<>();
+        Seen seen = new Seen();
+        try (Producer producer = producer(topic);
+             LitePushConsumer consumer = PROVIDER.newLitePushConsumerBuilder().setClientConfiguration(configuration)
+                 .setConsumerGroup("G" + topic).bindTopic(topic).setMessageListener(view -> {
+                     String lite = view.getLiteTopic().orElse("-");
+                     synchronized (found) {
+                         found.computeIfAbsent(lite, name -> new ArrayList<>()).add(text(view));
+                     }
+                     seen.add(lite + text(view));
+                     return ConsumeResult.SUCCESS;
+                 }).build()) {
+            consumer.subscribeLite("a", OffsetOption.MIN_OFFSET);
+            consumer.subscribeLite("b", OffsetOption.MIN_OFFSET);
+            consumer.subscribeLite("gone", OffsetOption.MIN_OFFSET);
+            consumer.unsubscribeLite("gone");
+            for (int i = 0; i < 12; i++) {
+                producer.send(message(topic, "m" + i).setLiteTopic(new String[] {"a", "b", "gone"}[i % 3]).build());
+            }
+            seen.sorted(8);
+            found.values().forEach(Collections::sort);
+            return found + " of " + new java.util.TreeSet<>(consumer.getLiteTopicSet());
         }
     }
 

@@ -327,7 +327,7 @@ def test_the_audit_log_says_who_what_from_where_and_no_secret(tmp_path: Path) ->
         ({"init_authentication_user": "root:rootsecret"}, "initAuthenticationUser is not"),
         (
             {"authentication_metadata_provider": "org.example.Mine"},
-            "there is LocalAuthenticationMetadataProvider",
+            "only LocalAuthenticationMetadataProvider",
         ),
         ({"authorization_whitelist": "11;12"}, "separated by commas"),
     ],

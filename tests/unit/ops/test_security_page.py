@@ -28,7 +28,7 @@ def table_of(name: str) -> str:
     rows = ["| key | default | of what |", "|---|---:|---|"]
     for key, field in fields_by_key(kind).items():
         if key in NOT_MAX or key.endswith(("NumsMax", "BytesMax", "ectionsMax", "MembersMax", "GroupsMax", "LocksMax",
-                                           "PollsMax", "SubscriptionsMax", "KeysMax")):  # fmt: skip
+                                           "PollsMax", "CallsMax", "SubscriptionsMax", "KeysMax")):  # fmt: skip
             when = " *start*" if key in at_start else ""
             rows.append(f"| `{key}` | {value_text(field.default)} | {texts[field.name]}{when} |")
     return "\n".join(rows)

@@ -19,6 +19,7 @@ from aerobee.broker.fastpath.exclusions import (
     FRAMES,
     GUARDED,
     HALF,
+    OPTIONS,
     POP,
     PULL,
     PULLS,
@@ -49,6 +50,10 @@ BODY_BYTES_MAX = 100_000
 
 def delayed(properties: str = "DELAY\x013\x02", **fields: Any) -> bytes:
     return send_frame("TopicDelay", properties=KEY + properties, **fields)
+
+
+def option(properties: str = "ACK_LEVEL\x01stored\x02", **fields: Any) -> bytes:
+    return send_frame(properties=KEY + properties, **fields)
 
 
 def half(properties: str = HALF_TEXT, **fields: Any) -> bytes:
@@ -86,6 +91,7 @@ def binary(frame: bytes) -> bytes:
 # Kind -> an eligible frame.
 ELIGIBLE: dict[str, Callable[[], bytes]] = {
     ALL: send_frame, STORE: send_frame, SEND: send_frame, BATCH: batch, PULL: pull, DELAYED: delayed, HALF: half, END: end,
+    OPTIONS: option,
 }  # fmt: skip
 # Kind -> for each of its conditions a frame that meets it, or the test that brings it about.
 EXAMPLES: dict[str, list[bytes | str]] = {
@@ -111,7 +117,7 @@ EXAMPLES: dict[str, list[bytes | str]] = {
         send_frame(properties=KEY + "k\x01" + "v" * PROPERTIES_BYTES_MAX + "\x02"),
         send_frame(body=bytes(BODY_BYTES_MAX + 1)),
     ],
-    SEND: [send_frame(m="true"), send_frame(properties=KEY + "DEDUP_KEY\x01d\x02")],
+    SEND: [send_frame(m="true"), send_frame(properties=KEY + "CLUSTER\x01c\x02")],
     BATCH: [
         batch(body=batch_body(*[(b"", KEY)] * (FAST_BATCH_ENTRIES_MAX + 1))),
         batch(body=b"\x7f" + batch_body((b"b", KEY))[1:]),
@@ -137,6 +143,15 @@ EXAMPLES: dict[str, list[bytes | str]] = {
         delayed("TIMER_DELAY_MS\x01+5000\x02"),
         delayed("TIMER_DELIVER_MS\x0112\x02"),
         "test_delay_backends.py",
+    ],
+    OPTIONS: [
+        binary(option()),
+        option("ACK_LEVEL\x01memory\x02"),
+        "test_fast_path_options.py",
+        option("DEDUP_KEY\x01" + "d" * 256 + "\x02"),
+        "test_fast_path_options.py",
+        option("_SYS_MSG_PRIORITY_\x01+1\x02"),
+        "test_fast_path_options.py",
     ],
     HALF: [
         binary(half()),
@@ -207,8 +222,9 @@ def test_every_row_has_an_example() -> None:
 
 @pytest.mark.parametrize("name", exclusions.PROPERTIES)
 def test_an_excluded_property_leaves_a_send_to_the_handlers(counterpart: Counterpart, name: str) -> None:
-    assert serve(counterpart, send_frame(properties=f"{KEY}{name}\x01ordinary\x02")) == 0
-    assert serve(counterpart, send_frame(properties=f"{KEY}{name}x\x01ordinary\x02"))
+    value = "x" * 256  # longer than a dedup key, no ack level, and no number
+    assert serve(counterpart, send_frame(properties=f"{KEY}{name}\x01{value}\x02")) == 0
+    assert serve(counterpart, send_frame(properties=f"{KEY}{name}x\x01{value}\x02"))
 
 
 def test_an_excluded_property_is_none_that_backends_read() -> None:

@@ -227,6 +227,6 @@ def test_bytes_for_another_offset_are_refused() -> None:
     copy = Copy(natively=True)
     copy.receiver.take(0, data[:4_000])
     before = copy.state()
-    with pytest.raises(RecordInvalid, match="was to come"):
+    with pytest.raises(RecordInvalid, match="was expected"):
         copy.receiver.take(copy.receiver.received + 1, data[4_001:])
     assert copy.state() == before

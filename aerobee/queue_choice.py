@@ -1,4 +1,4 @@
-"""Selects the queue of a message with a message group: equal groups get equal queues while the number of queues stays
+"""Selects the queue of a message group, or of a lite topic: equal names get equal queues while the number of queues stays
 the same. Core.
 
 Source: SelectableMessageQueue, Guava's Hashing.consistentHash (RocketMQ 5.5.0): a jump-consistent hash of the group's Java hash.

@@ -1,0 +1,259 @@
+"""Recurring schedules at a running broker: requests, restarts, the command line, and a broker without cronsim."""
+
+from __future__ import annotations
+
+import builtins
+import json
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from aerobee.client import Admin
+from aerobee.errors import QueryNotFound, RemoteError, TopicNotExist, UsageError
+from aerobee.message import Record, decode_record
+from aerobee.recurrence import Recurrence
+from aerobee.remoting.body.recurring_schedule import RecurringSchedule
+from aerobee.testing import LocalCluster, ThreadedCluster
+from tests.cli import Run, make_run
+from tests.waiting import wait_until
+
+TOPIC = "ticks"
+MINUTE_S = 60
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[LocalCluster]:
+    async with LocalCluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def admin(cluster: LocalCluster) -> AsyncIterator[Admin]:
+    async with Admin(cluster.nameserver_address, clock=cluster.clock) as admin:
+        await admin.create_topic(TOPIC, queue_count=4)
+        yield admin
+
+
+def stored(cluster: LocalCluster) -> list[Record]:
+    store = cluster.broker().store
+    found = []
+    for (name, _), queue in store.queues.items():
+        if name == TOPIC:
+            for offset in range(queue.max_offset):
+                entry = queue.entry(offset)
+                assert isinstance(entry, tuple)
+                found.append(decode_record(store.log.read(entry[0], entry[1])))
+    return found
+
+
+def each_minute(name: str = "each-minute", **fields: Any) -> RecurringSchedule:
+    return RecurringSchedule(name=name, topic=TOPIC, cron="* * * * *", **fields)
+
+
+async def test_a_tick_has_the_schedules_message_in_one_queue(cluster: LocalCluster, admin: Admin) -> None:
+    await admin.create_schedule(each_minute(tag="t", keys="k1 k2", properties={"colour": "red"}), b"the body")
+    for _ in range(2):
+        count = len(stored(cluster))
+        await cluster.advance_clock(MINUTE_S)
+        await wait_until(lambda count=count: len(stored(cluster)) == count + 1, "the tick is delivered")
+    first, second = stored(cluster)
+    assert (first.body, first.tag, first.properties["KEYS"]) == (b"the body", "t", "k1 k2")
+    assert first.properties["colour"] == "red"
+    assert first.properties["AEROBEE_SCHEDULE"] == "each-minute"
+    ticks = [int(record.properties["AEROBEE_TICK"]) for record in (first, second)]
+    assert ticks[1] - ticks[0] == MINUTE_S * 1000
+    assert first.queue_id == second.queue_id
+    assert first.properties["UNIQ_KEY"] != second.properties["UNIQ_KEY"]
+    (info,) = await admin.schedules()
+    assert (info.schedule.delivered, info.schedule.last_tick_ms) == (2, ticks[1])
+    assert info.next_tick_ms == ticks[1] + MINUTE_S * 1000
+
+
+async def test_a_restarted_broker_delivers_missed_ticks_once(cluster: LocalCluster, admin: Admin) -> None:
+    await admin.create_schedule(each_minute(), b"x")
+    await admin.create_schedule(each_minute("only-the-last", missed="latest"), b"x")
+    await cluster.stop_broker()
+    await cluster.advance_clock(5 * MINUTE_S)
+    await cluster.start_broker()
+
+    def of(name: str) -> list[int]:
+        return [
+            int(each.properties["AEROBEE_TICK"])
+            for each in stored(cluster)
+            if each.properties["AEROBEE_SCHEDULE"] == name
+        ]
+
+    await wait_until(lambda: len(of("each-minute")) >= 5, "all missed ticks")
+    await wait_until(lambda: bool(of("only-the-last")), "the last missed tick")
+    ticks = of("each-minute")
+    assert ticks == [ticks[0] + number * MINUTE_S * 1000 for number in range(len(ticks))]
+    assert of("only-the-last")[0] >= ticks[4]
+
+
+async def test_a_paused_schedule_sends_nothing_and_forgets_the_pause(
+    cluster: LocalCluster, admin: Admin
+) -> None:
+    await admin.create_schedule(each_minute(), b"x")
+    await admin.change_schedule("each-minute", "pause")
+    await cluster.advance_clock(5 * MINUTE_S)
+    await admin.create_schedule(each_minute("other"), b"x")
+    await cluster.advance_clock(MINUTE_S)
+    await wait_until(lambda: len(stored(cluster)) == 1, "the tick of the other one")
+    await admin.change_schedule("each-minute", "resume")
+    await cluster.advance_clock(MINUTE_S)
+    await wait_until(lambda: len(stored(cluster)) == 3, "one tick of each")
+    assert await admin.change_schedule("each-minute", "delete") == 1
+    with pytest.raises(QueryNotFound, match="no schedule"):
+        await admin.change_schedule("each-minute", "delete")
+    (info,) = await admin.schedules()
+    assert info.schedule.name == "other"
+
+
+async def test_a_repeated_creation_succeeds_and_another_one_is_refused(admin: Admin) -> None:
+    await admin.create_schedule(each_minute(), b"x")
+    await admin.create_schedule(each_minute(), b"x")
+    with pytest.raises(RemoteError, match="another schedule each-minute"):
+        await admin.create_schedule(each_minute(), b"y")
+    assert len(await admin.schedules()) == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "body", "says"),
+    [
+        ({"cron": "61 * * * *"}, b"x", "no cron expression"),
+        ({"cron": "0 0 30 2 *"}, b"x", "no cron expression"),
+        ({"time_zone": "Mars/Olympus"}, b"x", "time zone"),
+        ({"properties": {"DELAY": "3"}}, b"x", "belongs to clients and brokers"),
+        ({"properties": {"TIMER_DELAY_MS": "3"}}, b"x", "belongs to clients and brokers"),
+        ({"properties": {"DEDUP_KEY": "3"}}, b"x", "belongs to clients and brokers"),
+        ({"name": "a b"}, b"x", "the schedule's name"),
+        ({"jitter_ms": -1}, b"x", "the jitter"),
+        ({"missed": "some"}, b"x", "missed"),
+        ({}, b"", "0 bytes"),
+        ({}, b"x" * 16_385, "16385 bytes"),
+        ({"keys": "k" * 17_000}, b"x", "more than 16384 bytes"),
+    ],
+)
+async def test_a_broker_refuses_an_invalid_schedule(
+    admin: Admin, fields: dict[str, Any], body: bytes, says: str
+) -> None:
+    schedule = RecurringSchedule(**{"name": "bad", "topic": TOPIC, "cron": "* * * * *", **fields})
+    with pytest.raises((RemoteError, UsageError), match=says):
+        await admin.create_schedule(schedule, body)
+    assert await admin.schedules() == ()
+
+
+async def test_a_schedule_needs_its_topic_and_waits_for_a_deleted_one(
+    cluster: LocalCluster, admin: Admin
+) -> None:
+    missing = RecurringSchedule(name="none", topic="no-such-topic", interval_ms=1000)
+    with pytest.raises(TopicNotExist):
+        await admin.create_schedule(missing, b"x", broker="broker-a")
+    await admin.create_schedule(each_minute(), b"x")
+    await admin.delete_topic(TOPIC)
+    await cluster.advance_clock(MINUTE_S)
+
+    async def is_in_trouble() -> bool:
+        return bool((await admin.schedules())[0].trouble)
+
+    await wait_until(is_in_trouble, "it cannot deliver")
+    (info,) = await admin.schedules()
+    assert "topic ticks does not exist" in info.trouble
+    await admin.create_topic(TOPIC, queue_count=4)
+    await cluster.advance_clock(11)
+    await wait_until(lambda: stored(cluster), "the tick that waited")
+    (info,) = await admin.schedules()
+    assert not info.trouble
+
+
+async def test_a_broker_without_cronsim_serves_intervals(
+    admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = builtins.__import__
+
+    def without(name: str, *args: Any, **named: Any) -> Any:
+        if name == "cronsim":
+            raise ImportError(name)
+        return load(name, *args, **named)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(RemoteError, match=r"aerobee\[schedule\]"):
+        await admin.create_schedule(each_minute(), b"x")
+    await admin.create_schedule(RecurringSchedule(name="plain", topic=TOPIC, interval_ms=1000), b"x")
+    assert len(await admin.schedules()) == 1
+
+
+def test_ticks_follow_the_time_zone_over_changes_of_clocks() -> None:
+    nightly = Recurrence(cron="30 2 * * *", time_zone="Europe/Berlin")
+    spring, autumn = 1_774_569_600_000, 1_792_800_000_000  # 27 March and 24 October 2026, 00:00 UTC
+    ticks = [spring]
+    for _ in range(4):
+        ticks.append(nightly.next_after(ticks[-1]))
+    hours = [(tick - spring) / 3_600_000 for tick in ticks[1:]]
+    assert hours == [1.5, 25.5, 49.0, 72.5], "02:30 does not exist on 29 March: right after the change"
+    first = nightly.next_after(autumn)
+    second = nightly.next_after(first)
+    assert [(each - autumn) / 3_600_000 for each in (first, second)] == [0.5, 24.5]
+    assert nightly.next_after(second) - autumn == 49.5 * 3_600_000, "the repeated hour counts once"
+
+
+def test_the_latest_tick_is_found_without_a_walk() -> None:
+    quick = Recurrence(cron="* * * * * *")
+    assert quick.latest_until(0, 1_800_000_000_500) == 1_800_000_000_000
+    interval = Recurrence(interval_ms=700, anchor_ms=100)
+    assert interval.latest_until(100, 10_000) == 9_900
+    assert interval.latest_until(9_900, 10_000) == 10_600, "none is missed: the next one"
+
+
+# --- the command line
+
+
+@pytest.fixture(scope="module")
+def threaded() -> Iterator[ThreadedCluster]:
+    with ThreadedCluster() as started:
+        yield started
+
+
+@pytest.fixture
+def run_command(
+    threaded: ThreadedCluster,
+    capfdbinary: pytest.CaptureFixture[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> Run:
+    monkeypatch.setenv("AEROBEE_NAMESRV_ADDR", threaded.nameserver_address)
+    return make_run(capfdbinary, request)
+
+
+def test_the_command_creates_lists_and_deletes(run_command: Run) -> None:
+    assert run_command("topic", "create", TOPIC)[0] == 0
+    code, out, error = run_command(
+        "schedule", "create", "s", TOPIC, "x", "--cron", "0 9 * * MON", "--tz", "Asia/Tokyo"
+    )
+    assert (code, error) == (0, "")
+    assert "schedule s is created at" in out
+    (row,) = json.loads(run_command("schedule", "list", "--json")[1])
+    assert (row["name"], row["state"], row["ticks"]) == ("s", "active", "0 9 * * MON (Asia/Tokyo)")
+    code, out, _ = run_command("schedule", "next", "s", "--count", "2", "--json")
+    ticks = [each["tick_ms"] for each in json.loads(out)]
+    assert ticks[1] - ticks[0] == 7 * 86_400_000
+    assert run_command("schedule", "pause", "s")[0] == 0
+    assert json.loads(run_command("schedule", "list", "--json")[1])[0]["state"] == "paused"
+    assert run_command("schedule", "resume", "s")[0] == 0
+    assert run_command("schedule", "delete", "s", "--yes")[0] == 0
+    code, _, error = run_command("schedule", "delete", "s", "--yes")
+    assert code == 4
+    assert "no broker has a schedule s" in error
+
+
+def test_the_command_says_what_is_missing(run_command: Run) -> None:
+    for arguments in (
+        ("create", "s", TOPIC, "x"),
+        ("create", "s", TOPIC, "x", "--every", "5m", "--cron", "* * * * *"),
+        ("create", "s", TOPIC, "--every", "5m"),
+        ("next",),
+        ("next", "--cron", "61 * * * *"),
+    ):
+        code, _, error = run_command("schedule", *arguments)
+        assert code == 2, error
