@@ -4,6 +4,8 @@ import os
 import re
 import runpy
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +47,19 @@ def test_each_ack_level_is_documented_with_its_sentence() -> None:
         assert sentence in text
 
 
-def test_examples_in_the_readme_are_the_files() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    for name in ("first.py", "First.java", "first_cpp.py"):
-        assert (DOCS / "examples" / name).read_text(encoding="utf-8").rstrip("\n") in readme, name
+def test_examples_in_the_pages_are_the_files() -> None:
+    clients = DOCS / "rocketmq-clients.md"
+    for page, name in (
+        (ROOT / "README.md", "first.py"),
+        (clients, "First.java"),
+        (clients, "first_cpp.py"),
+    ):
+        example = (DOCS / "examples" / name).read_text(encoding="utf-8").rstrip("\n")
+        assert example in page.read_text(encoding="utf-8"), name
+
+
+def test_the_readme_has_the_figures_of_the_measurements() -> None:
+    subprocess.run([sys.executable, ROOT / "scripts" / "readme-figures", "--check"], check=True)
 
 
 def test_samples_with_every_key_set_are_taken(tmp_path: Path) -> None:
