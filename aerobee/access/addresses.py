@@ -27,6 +27,15 @@ def address_of(host: str) -> Address | None:
     return getattr(found, "ipv4_mapped", None) or found
 
 
+def networks_of(text: str, key: str) -> Matches:
+    """Read addresses and networks with ; or , between them; an empty text has none. Raises ConfigError, which names `key`."""
+    try:
+        found = [network_of(piece) for piece in text.replace(",", ";").split(";") if piece.strip()]
+    except ConfigError as error:
+        raise ConfigError(f"{key}: {error}") from None
+    return lambda host: any(matches(host) for matches in found)
+
+
 def network_of(text: str) -> Matches:
     """Read an address or a network in CIDR form. Raises ConfigError."""
     try:

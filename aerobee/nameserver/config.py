@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from aerobee.access.addresses import networks_of
 from aerobee.errors import ConfigError
 from aerobee.metrics_config import METRICS_START_KEYS, MetricsConfig
 
@@ -47,7 +48,7 @@ WITHOUT_EFFECT_KEYS = {
 START_ONLY_KEYS = frozenset(
     {
         "listenPort", "bindAddress", "listeners", "pendingReplyBytesMax", "serverChannelMaxIdleTimeSeconds",
-        "tlsHandshakeTimeoutMillis", "frameReceiveTimeoutMillis", "enableControllerInNamesrv", "kvConfigPath",
+        "proxyProtocolFrom", "tlsHandshakeTimeoutMillis", "frameReceiveTimeoutMillis", "enableControllerInNamesrv", "kvConfigPath",
         *METRICS_START_KEYS,
     }
 )  # fmt: skip
@@ -99,6 +100,8 @@ class NameServerConfig(MetricsConfig):
     """Idle time after which a connection is closed, in seconds."""
     server_connections_max: int = 0
     """Maximum number of connections; further ones are closed immediately. 0: half of the process's limit of open files."""
+    proxy_protocol_from: str = ""
+    """Addresses and networks of balancers whose connections may begin with a PROXY protocol header, separated by ;. Empty: none."""
     tls_handshake_timeout_millis: int = 10_000
     """Maximum duration of a TLS handshake, in ms. Then the connection is closed."""
     frame_receive_timeout_millis: int = 30_000
@@ -128,6 +131,7 @@ class NameServerConfig(MetricsConfig):
         if not 0 <= self.listen_port <= 65_535:
             raise ConfigError(f"listenPort is {self.listen_port}, must be 0 to 65535")
         self.check_metrics()
+        networks_of(self.proxy_protocol_from, "proxyProtocolFrom")
         for key, value in (
             ("waitSecondsForService", self.wait_seconds_for_service),
             ("shutdownWaitTimeSeconds", self.shutdown_wait_time_seconds),

@@ -11,6 +11,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from aerobee.access.addresses import networks_of
 from aerobee.access.config import AccessConfig
 from aerobee.access.opening import RELOAD_S, Access, open_access, say_what_is_open
 from aerobee.clock import Clock, SystemClock, steady_ms
@@ -93,6 +94,7 @@ class NameServer:
                 frame_s=self._config.value.frame_receive_timeout_millis / 1000,
             ),
             admits=lambda: self.connection_count < connections_max(self.config.server_connections_max),
+            proxied_from=networks_of(self._config.value.proxy_protocol_from, "proxyProtocolFrom"),
         )
         self._unread = UnreadReplies(
             lambda: self._server.connections, limit_bytes=self._config.value.pending_reply_bytes_max

@@ -25,13 +25,13 @@ from aerobee.caller import GRPC, REMOTING
 from aerobee.errors import (
     ConnectionLost,
     RequestTimeout,
-    TransportError,
     WireError,
 )
 from aerobee.host_port import join_address
 from aerobee.remoting.burst_reader import BurstReader
 from aerobee.remoting.codes import request_name
 from aerobee.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
+from aerobee.remoting.first_bytes import FirstBytes
 from aerobee.remoting.frame import FrameDecoder, encode_frame
 from aerobee.remoting.limits import ConnectionLimits
 from aerobee.remoting.loop_watch import LoopWatch
@@ -42,7 +42,7 @@ from aerobee.remoting.request_proof import RequestProofs
 from aerobee.remoting.request_stats import RequestStats
 from aerobee.remoting.served_requests import ServedRequests
 from aerobee.remoting.signature import Credentials
-from aerobee.remoting.tls import ServerTls, TlsPump, choose_tls
+from aerobee.remoting.tls import ServerTls, TlsPump
 
 OPAQUE_MASK = 0x7FFFFFFF
 
@@ -62,6 +62,9 @@ class Endpoint:
     burst: Burst | None = None
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
     tls: ServerTls | None = None
+    proxied_from: Callable[[str], bool] = lambda host: (
+        False
+    )  # whether a peer of this host may send a PROXY header
     going_away: bool = False
     leaves_unresponsive_peers: bool = (
         False  # called for a peer that was silent during a pending call: see pending_calls.py
@@ -111,7 +114,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._tls = tls
         self._is_remoting = not server_side  # the first byte has decided the protocol
-        self._tls_is_chosen = not server_side
+        self._first: FirstBytes | None = None  # while the first bytes of a server's connection are read
         self._other: OtherProtocol | None = None
         self._server_side = server_side
         self._name = address
@@ -235,14 +238,7 @@ class Connection(asyncio.Protocol):
         if not self.is_open:
             future.set_exception(self._lost_error(request, 0.0))
         else:
-            future.set_exception(
-                TransportError(
-                    f"{len(self.pending)} calls to {self._name} wait for an answer, no more are taken: "
-                    f"send slower, or raise pending_calls_max",
-                    address=self._name,
-                    request=request,
-                )
-            )
+            future.set_exception(self._calls.too_many(request))
         return future
 
     def try_call(
@@ -368,7 +364,9 @@ class Connection(asyncio.Protocol):
 
     @property
     def shakes_hands(self) -> bool:
-        """Whether a TLS handshake has begun and is not done."""
+        """Whether a PROXY header or a TLS handshake has begun and is not done."""
+        if self._first is not None:
+            return self._first.has_begun
         return self._tls is not None and not self._tls.is_ready
 
     def frame_begun(self) -> tuple[tuple[int, int], int] | None:
@@ -401,6 +399,9 @@ class Connection(asyncio.Protocol):
         if isinstance(peer, tuple) and len(peer) >= 2:
             self.host_port = (str(peer[0]), int(peer[1]))
             self.address = join_address(*self.host_port)
+        if self._server_side:
+            is_proxied = self._endpoint.proxied_from(self.host_port[0])
+            self._first = FirstBytes(self._endpoint.tls, self.listener, may_be_proxied=is_proxied)
         own = transport.get_extra_info("sockname")
         if isinstance(own, tuple) and own:
             self.own_host = str(own[0])
@@ -447,9 +448,9 @@ class Connection(asyncio.Protocol):
                 else:
                     self._flush()
             return
-        if not self._tls_is_chosen:
-            self._tls_is_chosen = True
-            if not self._choose_tls(data[0]):
+        if self._first is not None:
+            data = self._begin(data)
+            if not data:
                 return
         if self._tls is not None:
             data = self._receive_tls(data)
@@ -660,14 +661,20 @@ class Connection(asyncio.Protocol):
             self.close("the peer ended the TLS session")
         return plain
 
-    def _choose_tls(self, first_byte: int) -> bool:
-        """Decide by the first byte of a connection. Returns False when the connection was refused."""
+    def _begin(self, data: bytes) -> bytes:
+        """Decide by the first bytes; return those that follow a PROXY header, b"" when more are needed or the connection was refused."""
+        first = cast(FirstBytes, self._first)
         try:
-            self._tls = choose_tls(first_byte, self._endpoint.tls, self.listener)
+            data = first.take(data)
+            if first.source is not None:
+                self.host_port = first.source
+                self.address = self._name = self._calls.peer = join_address(*first.source)
+            if data:
+                self._tls, self._first = first.choose_tls(data[0]), None
         except WireError as error:
             self._refuse(error)
-            return False
-        return True
+            return b""
+        return data
 
     # Calls
 

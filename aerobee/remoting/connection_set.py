@@ -44,7 +44,7 @@ class Progress:
         """Return the reason why the peer is too slow, or ""."""
         if connection.shakes_hands:
             late = now - self._made_at > limits.handshake_s
-            return f"no TLS handshake in {limits.handshake_s:.0f} s" if late else ""
+            return f"no whole TLS handshake or PROXY header in {limits.handshake_s:.0f} s" if late else ""
         found = connection.frame_begun()
         begun, size = found if found is not None else (None, 0)
         if begun is None or begun != self._begun:

@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from aerobee.errors import RequestTimeout
+from aerobee.errors import RequestTimeout, TransportError
 
 CALL_SWEEP_S = 0.1  # maximum delay of a time-out
 UNRESPONSIVE_S = 1.0  # a shorter time-out does not prove that the peer is unresponsive
@@ -68,6 +68,14 @@ class PendingCalls:
         if deadline < self.sweep_at:
             self.sweep_by(min(deadline, now + CALL_SWEEP_S))
         return future
+
+    def too_many(self, request: str) -> TransportError:
+        """The failure of a call that is one too many."""
+        text = (
+            f"{len(self.table)} calls to {self.peer} wait for an answer, no more are taken: "
+            f"send slower, or raise pending_calls_max"
+        )
+        return TransportError(text, address=self.peer, request=request)
 
     def sweep_by(self, due: float) -> None:
         """Schedule the next sweep at `due`, before the scheduled one."""

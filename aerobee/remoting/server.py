@@ -81,8 +81,10 @@ class RemotingServer:
         admits: Callable[[], bool] | None = None,
         watch: LoopWatch | None = None,
         stats: RequestStats | None = None,
+        proxied_from: Callable[[str], bool] = lambda host: False,
     ) -> None:
-        """`admits` is called for each new connection, which is closed immediately if it returns False."""
+        """`admits` is called for each new connection, which is closed immediately if it returns False. `proxied_from` says whether
+        connections from a host may begin with a PROXY header."""
         limits = limits or ConnectionLimits()
         self._admits = admits
         self._refused = LogThrottle(_LOG, clock.monotonic)
@@ -95,6 +97,7 @@ class RemotingServer:
             burst,
             limits,
             tls,
+            proxied_from,
             watch=watch or LoopWatch(clock.monotonic),
             stats=stats or RequestStats(),
             on_made=self._made,

@@ -46,7 +46,7 @@ RESTART_KEYS = frozenset(
         "msgTraceTopicName", "traceTopicEnable", "transactionOpBatchInterval", "transactionOpMsgMaxSize", "brokerIP1", "brokerIP2", "brokerId",
         "brokerName", "brokerRole", "defaultTopicQueueNums", "enableVipListener", "listenPort",
         "listeners", *METRICS_START_KEYS, "namesrvAddr", "regionId", "serverChannelMaxIdleTimeSeconds",
-        "frameReceiveTimeoutMillis", "tlsHandshakeTimeoutMillis",
+        "frameReceiveTimeoutMillis", "proxyProtocolFrom", "tlsHandshakeTimeoutMillis",
     }
 )  # fmt: skip
 LIVE_STORE_KEYS = frozenset(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
+from aerobee.access.addresses import networks_of
 from aerobee.broker.assembly.grpc_packages import grpc_is_installed
 from aerobee.broker.assembly.host_address import advertised_ip, packable_ip
 from aerobee.broker.fastpath.fast_path import FastPath
@@ -79,6 +80,7 @@ class Ports:
                 admits=self._admits,
                 watch=watch,
                 stats=requests,
+                proxied_from=networks_of(config.proxy_protocol_from, "proxyProtocolFrom"),
             )
 
         self.main, self.vip = make(), make()

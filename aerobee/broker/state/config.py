@@ -15,6 +15,7 @@ import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from aerobee.access.addresses import networks_of
 from aerobee.config import changed
 from aerobee.errors import ConfigError
 from aerobee.host_port import join_address, split_address
@@ -119,6 +120,8 @@ class BrokerConfig(MetricsConfig):
     """Idle time after which a connection is closed, in seconds."""
     server_connections_max: int = 0
     """Maximum number of connections; further ones are closed immediately. 0: half of the process's limit of open files."""
+    proxy_protocol_from: str = ""
+    """Addresses and networks of balancers whose connections may begin with a PROXY protocol header, separated by ;. Empty: none."""
     tls_handshake_timeout_millis: int = 10_000
     """Maximum duration of a TLS handshake, in ms. Then the connection is closed."""
     frame_receive_timeout_millis: int = 30_000
@@ -348,6 +351,7 @@ class BrokerConfig(MetricsConfig):
             raise ConfigError(f"brokerId is {self.broker_id}, must be 0 for a master or above for a slave")
         _between("listenPort", self.listen_port, 0, 65_535)
         _between("grpcServerPort", self.grpc_server_port, 0, 65_535)
+        networks_of(self.proxy_protocol_from, "proxyProtocolFrom")
         _check_metrics(self)
         _between("brokerPermission", self.broker_permission, 0, 7)
         _between("dedupWindowMillis", self.dedup_window_millis, 0, 7 * 86_400_000)
