@@ -15,6 +15,8 @@ from aerobee.client.producer.recall import parse_handle
 from aerobee.clock import Clock
 from aerobee.console.access_actions import AccessActions
 from aerobee.console.fields import Fields, Outcome, Run, integer, text
+from aerobee.console.topology import Topology
+from aerobee.console.topology_actions import TopologyActions
 from aerobee.console.users import Role
 from aerobee.errors import UsageError
 from aerobee.message import check_group_name, check_topic_name
@@ -29,7 +31,9 @@ BODY_MAX = 4 * 1024 * 1024
 class Actions:
     """`table`: name -> (role, run)."""
 
-    def __init__(self, admin: Admin, producer: Producer, clock: Clock, nameserver: str) -> None:
+    def __init__(
+        self, admin: Admin, producer: Producer, clock: Clock, nameserver: str, topology: Topology
+    ) -> None:
         self._admin = admin
         self._producer = producer
         self._clock = clock
@@ -45,6 +49,7 @@ class Actions:
             "topic-delete": (Role.ADMIN, self.topic_delete),
             "setting": (Role.ADMIN, self.setting),
             **AccessActions(admin, self._command).table,
+            **TopologyActions(admin, topology, self._command).table,
         }
 
     def _command(self, *words: str) -> str:

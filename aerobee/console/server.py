@@ -39,6 +39,7 @@ from aerobee.console.placement_view import PlacementView
 from aerobee.console.prometheus import Prometheus
 from aerobee.console.snapshot import Snapshot
 from aerobee.console.tail import Tails
+from aerobee.console.topology import Topology
 from aerobee.console.users import Role
 from aerobee.console.views import Views, needed
 from aerobee.errors import AerobeeError, ConfigError, UsageError
@@ -75,8 +76,9 @@ class ConsoleServer:
         self._placement = PlacementView(self._admin, self._clock, config.nameserver, config.plan_file)
         self._prometheus = Prometheus(config.prometheus_url, self._clock) if config.prometheus_url else None
         charts = Charts(self.snapshot.history, self._clock, self._prometheus)
-        self._views = Views(self._admin, self.snapshot, self._clock, self._placement, charts)
-        self._actions = Actions(self._admin, self._producer, self._clock, config.nameserver)
+        topology = Topology(self._admin, self.snapshot, self._clock, client)
+        self._views = Views(self._admin, self.snapshot, self._clock, self._placement, charts, topology)
+        self._actions = Actions(self._admin, self._producer, self._clock, config.nameserver, topology)
         self._tails = Tails(self._admin)
         self._streams = FairShare(lambda: STREAMS_MAX)
         self._event: tuple[int, bytes] = (-1, b"")  # a snapshot, encoded once for all streams

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from aerobee.client import Admin
 from aerobee.client.base.results import BrokerInfo, ConsumerProgress, QueueProgress
 from aerobee.clock import Clock
+from aerobee.console.health import PROBLEMS_MAX, problems
 from aerobee.console.history import CLUSTER, History, Kind
 from aerobee.errors import AerobeeError
 from aerobee.message import DLQ_PREFIX, RETRY_PREFIX
@@ -33,6 +34,10 @@ IDLE_S = 15.0  # interval of refreshes while no page is open
 IDLE_MAX = 20  # topics, and groups, of one refresh while no page is open
 TOP_MAX = 20  # busiest topics, and groups with the highest lag, whose history is kept
 ON_PAGE_S = 15.0  # a chart requested within this time is on an open page: its item is read in each refresh
+DEAD_LETTERS_S = 30.0  # interval of counting dead-letter messages
+DEAD_LETTER_GROUPS_MAX = 100  # groups whose dead-letter messages are counted
+# Replication state of Aerobee's brokers: broker/replication/facts.py.
+HA_KEYS = ("haRole", "haEpoch", "haReplicas", "haMissing", "haTrouble")
 RATE_S = 10.0  # rates of consumption are means over at least this: consumers commit every 5 s
 FIRST_S = 10.0
 NAMES_S = 10.0  # interval of reading the names of topics and groups
@@ -119,6 +124,8 @@ class Snapshot:
         self.brokers: list[dict[str, Any]] = []
         self.topics: dict[str, TopicLook] = {}
         self.groups: dict[str, GroupLook] = {}
+        self.dead_letters: dict[str, int] = {}  # by group, those that are not redriven
+        self._dead_letters_s = float("-inf")
         self.error = "the first snapshot of the cluster is in progress"
         self.at_ms = 0
 
@@ -206,10 +213,22 @@ class Snapshot:
         on_page = {item: at_s for item, at_s in self._on_page.items() if at_s >= now_s - ON_PAGE_S}
         self._on_page = on_page
         of_kind = {of: {name for kind, name in on_page if kind is of} for of in Kind}
+        if now_s - self._dead_letters_s >= DEAD_LETTERS_S:
+            self._dead_letters_s = now_s
+            await self._count_dead_letters()
         await self._look_at(
             _due(self.topics, self._shown_topics, of_kind[Kind.TOPIC]),
             _due(self.groups, self._shown_groups, of_kind[Kind.GROUP]),
         )
+
+    async def _count_dead_letters(self) -> None:
+        """Count the dead-letter messages of each group that are not redriven."""
+        names = (await self._admin.dead_letter_groups())[:DEAD_LETTER_GROUPS_MAX]
+
+        async def count(group: str) -> tuple[str, int]:
+            return group, sum(each.waiting for each in await self._admin.dead_letter_queues(group))
+
+        self.dead_letters = {each[0]: each[1] for each in await self._each(names, count) if each is not None}
 
     async def _look_idle(self) -> None:
         """Refresh while no page is open: read what charts need."""
@@ -316,6 +335,7 @@ class Snapshot:
             "connections": _number(runtime.get("connections", "")),
             "log_end": _number(runtime.get("commitLogMaxOffset", "")),
             "behind_bytes": _number(runtime.get("haBehind", "")),
+            "ha": {key: runtime[key] for key in HA_KEYS if runtime.get(key)},
             "loop_wait_ms": _number(runtime.get("loopWaitMaxMs", "")),
             "today_in": _number(runtime.get("msgPutTotalTodayNow", "")),
             "boot_ms": _number(runtime.get("bootTimestamp", "")),
@@ -439,6 +459,8 @@ class Snapshot:
             "in_tps": sum(row.get("in_tps") or 0 for row in self.brokers),
             "out_tps": sum(row.get("out_tps") or 0 for row in self.brokers),
             "not_ok": [group_row(each) for each in bad[:20]],
+            "problems": problems(self.brokers, map(group_row, bad), self.dead_letters)[:PROBLEMS_MAX],
+            "dead_letters": sum(self.dead_letters.values()),
             "late": [group_row(each) for each in late],
             "busy": [topic_row(each) for each in busy],
         }

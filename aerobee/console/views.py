@@ -13,6 +13,7 @@ from aerobee.console.charts import Charts
 from aerobee.console.history import CLUSTER, Kind
 from aerobee.console.placement_view import PlacementView
 from aerobee.console.snapshot import Snapshot, group_row, topic_row
+from aerobee.console.topology import Topology
 from aerobee.errors import (
     AerobeeError,
     ConsumerNotOnline,
@@ -43,10 +44,17 @@ class Views:
     """Reads from the snapshot, or from the brokers what the snapshot does not contain."""
 
     def __init__(
-        self, admin: Admin, snapshot: Snapshot, clock: Clock, placement: PlacementView, charts: Charts
+        self,
+        admin: Admin,
+        snapshot: Snapshot,
+        clock: Clock,
+        placement: PlacementView,
+        charts: Charts,
+        topology: Topology,
     ) -> None:
         self._admin = admin
         self._charts = charts
+        self._topology = topology
         self._browser = Browser(admin)
         self._placement = placement
         self._snapshot = snapshot
@@ -69,6 +77,7 @@ class Views:
             "timers": self.timers,
             "settings": self.settings,
             "access": self.access,
+            "topology": self.topology,
             "placement": self.placement,
         }
 
@@ -169,7 +178,7 @@ class Views:
                     "client_id": each.client_id,
                     "address": each.address,
                     "language": each.language,
-                    "version": each.version,
+                    "version": each.version_text,
                     "protocol": each.protocol,
                 }
                 for each in (online.connections if online else ())
@@ -405,6 +414,9 @@ class Views:
                 for each in policies
             ],
         }
+
+    async def topology(self, query: Query) -> dict[str, Any]:
+        return await self._topology.document()
 
     async def placement(self, query: Query) -> dict[str, Any]:
         return await self._placement.of_file()

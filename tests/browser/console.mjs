@@ -95,6 +95,17 @@ const steps = {
     await check("charts-as-tables");
     await page.getByRole("button", { name: "10m", exact: true }).click();
   },
+  async topology() {
+    await open("topology", "Topology");
+    await page.locator("li.node", { hasText: "NameServer" }).first().waitFor();
+    await page.locator("section[aria-label^='Group '] td", { hasText: /^slave$/ }).first().waitFor();
+    await check("topology", { shot: true });
+    const card = page.locator("section[aria-label^='Group ']").first();
+    const { dialog, command } = await perform(card.getByRole("button", { name: "Drain" }), "read-only");
+    assert.match(command, /aerobee cluster drain \S+ --yes/);
+    await dialog.getByRole("button", { name: "Close" }).click();
+    await done((await perform(card.getByRole("button", { name: "Accept messages" }), "writable")).dialog, /is writable again/);
+  },
   async brokers() {
     await open("brokers", "Brokers");
     await page.locator("td", { hasText: /^up$/ }).first().waitFor();
@@ -164,6 +175,11 @@ const steps = {
   async group() {
     await open("group?name=slow", "Group slow");
     await page.locator("td", { hasText: "mixed" }).first().waitFor();
+    await page.locator("main td", { hasText: /^5\.5\.0$/ }).first().waitFor();
+    const reasons = page.locator("details", { hasText: "Why does it lag" });
+    if (!(await reasons.getAttribute("open"))) await reasons.locator("summary").click();
+    await reasons.locator("ol.findings li").first().waitFor();
+    await page.evaluate(() => document.activeElement.blur());
     await check("group", { shot: true });
     await page.getByLabel("To", { exact: true }).fill("2026-11-21T10:00:00");
     const byTime = await perform(page.getByRole("button", { name: "Preview" }), "Reset offsets of slow");
@@ -279,7 +295,7 @@ const steps = {
     await open("dlq?group=refusing", "Dead letters of refusing");
     await page.locator("td", { hasText: "its amount is negative" }).first().waitFor();
     await check("dead-letters", { shot: true });
-    await page.getByRole("checkbox").first().check();
+    await page.locator("tbody").getByRole("checkbox").first().check();
     const { dialog, command } = await perform(page.getByRole("button", { name: "Redrive selected" }), "Redrive selected dead letters");
     assert.match(command, /aerobee dlq redrive refusing --id \w+/);
     await dialog.getByRole("button", { name: "Apply" }).click();
@@ -510,7 +526,7 @@ const steps = {
   async dark_and_narrow() {
     await page.setViewportSize({ width: 360, height: 740 });
     await page.getByRole("button", { name: "Use dark colours" }).click();
-    for (const [route, heading] of [["overview", "Overview"], ["groups", "Groups"], ["group?name=slow", "Group slow"], ["settings", "Settings"], ["send", "Send and watch"], ["why", "Why?"], ["messages", "Messages"], ["access", "Access"], ["placement", "Placement"], ["timers", "Timers"], ["topics", "Topics"]]) {
+    for (const [route, heading] of [["overview", "Overview"], ["groups", "Groups"], ["group?name=slow", "Group slow"], ["settings", "Settings"], ["send", "Send and watch"], ["why", "Why?"], ["messages", "Messages"], ["access", "Access"], ["placement", "Placement"], ["timers", "Timers"], ["topics", "Topics"], ["topology", "Topology"], ["brokers", "Brokers"], ["messages?topic=orders", "Messages"], ["topic?name=orders", "Topic orders"], ["dlq?group=refusing", "Dead letters"]]) {
       await open(route, heading);
       const wide = await page.evaluate(() => document.documentElement.scrollWidth);
       assert.ok(wide <= 360, `${route} is ${wide} wide on a screen of 360`);

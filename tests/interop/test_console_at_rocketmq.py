@@ -107,7 +107,14 @@ async def test_every_page_and_every_action(real: Cluster) -> None:
             }
             assert (await page.get("message", topic=orders, **where))["message"]["keys"] == ["o-17"]
             for of, name in (("cluster", ""), ("broker", broker), ("topic", orders), ("group", refusing)):
-                assert (await page.get("charts", of=of, name=name))["charts"], of
+
+                async def drawn(of: str = of, name: str = name) -> Any:
+                    return (await page.get("charts", of=of, name=name))["charts"]
+
+                await wait_until(drawn, of, timeout_s=120)
+            topology = await page.get("topology")
+            assert [each["trouble"] for each in (*topology["nameservers"], *topology["groups"])] == ["", ""]
+            assert topology["groups"][0]["brokers"][0]["trouble"] == ""
 
             async def by_key() -> Any:
                 return (await page.get("messages", topic=orders, key="o-17"))["messages"]

@@ -21,7 +21,8 @@ def replication_facts(state: ReplicationState, own_id: int) -> dict[str, str]:
         facts |= {
             "haMaster": following.master.ha,
             "haBehind": str(max(0, following.master_end - state.log_end)),
-            "haTrouble": following.trouble or ("" if following.is_connected else "it is not connected"),
+            # The reason of an earlier failure stays known until bytes arrive: a connected slave follows, also an idle master.
+            "haTrouble": "" if following.is_connected else following.trouble or "it is not connected",
         }
         return facts
     facts |= {

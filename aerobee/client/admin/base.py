@@ -67,6 +67,11 @@ class AdminCalls:
         answer = await self._call_nameserver(RequestCode.GET_BROKER_CLUSTER_INFO)
         return ClusterInfo.decode(answer.body)
 
+    async def cluster_info_at(self, nameserver: str) -> ClusterInfo:
+        """As cluster_info(), as one NameServer knows it: NameServers do not replicate to each other."""
+        answer = await self._call(nameserver, RequestCode.GET_BROKER_CLUSTER_INFO)
+        return ClusterInfo.decode(answer.body)
+
     async def brokers(self, cluster: str | None = None) -> tuple[BrokerInfo, ...]:
         """Every broker address, slaves too, sorted by cluster, name and id."""
         info = await self.cluster_info()

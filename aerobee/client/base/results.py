@@ -7,6 +7,7 @@ from enum import Enum
 
 from aerobee.message import MessageQueue
 from aerobee.quick_init import quick_init
+from aerobee.remoting.version_text import version_text
 
 
 class SendStatus(Enum):
@@ -161,6 +162,12 @@ class ClientConnection:
     """Language of the client, such as JAVA or PYTHON."""
     version: int
     """Number of the client's version (MQVersion)."""
+
+    @property
+    def version_text(self) -> str:
+        """The version as RocketMQ names it, such as "5.5.0"."""
+        return version_text(self.version)
+
     protocol: str = "remoting"
     """Protocol of the client: remoting or grpc."""
 

@@ -5,10 +5,11 @@ import { failure, field, h, route } from "./parts.js";
 import * as access from "./access.js";
 import { messages } from "./messages.js";
 import * as pages from "./pages.js";
+import { topology } from "./topology.js";
 import * as work from "./work.js";
 
 const PAGES = [
-  ["overview", "Overview", pages.overview], ["brokers", "Brokers", pages.brokers], ["topics", "Topics", pages.topics], ["groups", "Groups", pages.groups],
+  ["overview", "Overview", pages.overview], ["topology", "Topology", topology], ["brokers", "Brokers", pages.brokers], ["topics", "Topics", pages.topics], ["groups", "Groups", pages.groups],
   ["messages", "Messages", messages], ["trace", "Trace", pages.trace], ["why", "Why?", pages.why], ["dlq", "Dead letters", work.dlq],
   ["transactions", "Transactions", work.transactions], ["timers", "Timers", work.timers], ["settings", "Settings", work.settings], ["send", "Send and watch", work.send],
   ["access", "Access", access.access], ["placement", "Placement", access.placement],

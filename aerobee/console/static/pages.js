@@ -38,18 +38,20 @@ const brokerColumns = [
 export async function overview(parameters, place) {
   const history = charts("cluster");
   const draw = (look) => {
-    const isWell = !look.error && look.brokers.length && look.brokers.every((each) => !each.error) && !look.not_ok.length;
+    const isWell = !look.error && look.brokers.length > 0 && !look.problems.length;
     place.replaceChildren(
       h("h1", {}, "Overview"),
       ...(look.error ? [failure(new Error(look.error))] : []),
       tiles(
-        ["Health", look.error ? "unreachable" : isWell ? "healthy" : "needs attention", isWell ? "good" : "bad"],
+        ["Health", look.error ? "unreachable" : isWell ? "healthy" : look.brokers.length ? counted(look.problems.length, "problem") : "no broker", isWell ? "good" : "bad"],
         ["In", rate(look.in_tps)], ["Out", rate(look.out_tps)],
-        ["Lag", count(look.lag)],
+        ["Lag", count(look.lag)], ["Dead letters", count(look.dead_letters), look.dead_letters ? "bad" : null],
         ["Brokers", count(look.brokers.length)], ["Topics", count(look.topic_count)], ["Groups", count(look.group_count)],
       ),
       h("h2", {}, "Needs attention"),
-      table("Consumer groups whose state is not OK", groupColumns, look.not_ok, "Every consumer group is OK or not yet observed for long enough."),
+      look.problems.length ? h("ul", { class: "problems" }, look.problems.map((each) => h("li", {}, h("strong", {}, each.what), ": ", each.text, " ",
+        link("Show", each.page, { [each.page === "broker" ? "address" : each.page === "dlq" ? "group" : "name"]: each.name }))))
+        : h("p", { class: "soft" }, "Brokers, replicas, disks, dead letters and consumer groups are in order, or not observed for long enough."),
       history.element,
       h("h2", {}, "Highest lag"),
       table("Consumer groups by lag time", groupColumns, look.late, "No lag."),
@@ -140,13 +142,15 @@ export async function group(parameters, place) {
   const name = parameters.name;
   const found = await get("group", { name });
   const history = charts("group", name);
+  const reasons = explanation(name, found.look && ["OK", "UNKNOWN"].includes(found.look.state));
   const topicNames = [...new Set(found.queues.map((row) => row.topic).filter((each) => !each.startsWith("%")))];
   const topicInput = h("select", {}, topicNames.map((each) => h("option", {}, each)));
   const to = h("input", { type: "text", value: "earliest", "aria-describedby": "to-help" });
   place.replaceChildren(
     h("h1", {}, `Group ${name}`),
     found.look ? h("p", {}, state(found.look.state), " ", found.look.reason) : h("p", {}, "The state of this group is not known yet."),
-    h("div", { class: "bar" }, link("Why?", "why", { group: name }), link("Dead letters", "dlq", { group: name })),
+    h("div", { class: "bar" }, link("Dead letters", "dlq", { group: name }), link("Explain one message", "why", { group: name })),
+    reasons,
     found.conflicts.length ? failure(new Error(`Members have different subscriptions, so they miss messages: ${found.conflicts.map((each) => `${each.client_id} subscribes to ${each.expression} of ${each.topic}, ${each.other_client_id} to ${each.other_expression}`).join("; ")}`)) : h("span"),
     history.element,
     h("h2", {}, "Queues"),
@@ -157,7 +161,9 @@ export async function group(parameters, place) {
     ], found.queues, "The group has no committed offsets: it never consumed."),
     h("h2", {}, "Members"),
     table(found.model ? `Connected, ${found.model.toLowerCase()}` : "Connected", [
-      ["Member", (row) => row.client_id], ["Address", (row) => row.address], ["Protocol", (row) => row.protocol], ["Language", (row) => row.language], ["Version", (row) => row.version, "number"],
+      ["Member", (row) => row.client_id], ["Address", (row) => row.address], ["Protocol", (row) => row.protocol], ["Language", (row) => row.language], ["Version", (row) => row.version],
+      ["Queues", (row) => queuesOf(found.queues.filter((each) => each.owner === row.client_id))],
+      ["Lag", (row) => count(found.queues.filter((each) => each.owner === row.client_id).reduce((sum, each) => sum + each.lag, 0)), "number"],
     ], found.members, "No member is online."),
     h("h2", {}, "Subscriptions"),
     table("Subscriptions of the members", [["Topic", (row) => row.topic], ["Expression", (row) => row.expression], ["Type", (row) => row.type]], found.subscriptions, "No member has a subscription."),
@@ -171,6 +177,27 @@ export async function group(parameters, place) {
   );
   await history.start();
   return history.update;
+}
+
+// The queues of a member, topic by topic.
+function queuesOf(rows) {
+  const topics = [...new Set(rows.map((row) => row.topic))];
+  return topics.map((topic) => `${topic}: ${rows.filter((row) => row.topic === topic).map((row) => `${row.broker}/${row.queue_id}`).join(", ")}`).join("; ") || "none";
+}
+
+// The findings of `why`, requested when the reader opens them, and immediately for a group that needs attention.
+function explanation(group, isClosed) {
+  const said = h("div", {}, "Comparing offsets, members and subscriptions …");
+  const element = h("details", { class: "card" }, h("summary", {}, "Why does it lag, or not consume?"), said);
+  element.addEventListener("toggle", async () => {
+    if (!element.open) return;
+    try {
+      const { findings } = await get("why", { group });
+      said.replaceChildren(h("ol", { class: "findings" }, findings.map((each, at) => h("li", {}, at === 0 ? h("strong", {}, each.text) : each.text))));
+    } catch (error) { said.replaceChildren(failure(error)); }
+  });
+  element.open = !isClosed;
+  return element;
 }
 
 export async function trace(parameters, place) {

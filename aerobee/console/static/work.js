@@ -2,7 +2,7 @@
 
 import { act } from "./action.js";
 import { get } from "./api.js";
-import { messageCard } from "./body.js";
+import { messageCard, textOf } from "./body.js";
 import { liveButton, rowsOf } from "./messages.js";
 import { count, counted, failure, field, filtered, h, link, moment, picker, route, span, table } from "./parts.js";
 
@@ -19,6 +19,9 @@ export async function dlq(parameters, place) {
 async function deadLetters(group, place) {
   const found = await get("dead-letters", { group });
   const chosen = new Set();
+  const all = h("input", { type: "checkbox", onchange: () => {
+    for (const box of place.querySelectorAll("tbody input[type=checkbox]")) if (box.checked !== all.checked) box.click();
+  } });
   const boxes = (row) => h("input", { type: "checkbox", "aria-label": `select ${row.message_id}`, onchange: (event) => (event.target.checked ? chosen.add(row.message_id) : chosen.delete(row.message_id)) });
   const detail = h("div");
   place.replaceChildren(
@@ -26,9 +29,10 @@ async function deadLetters(group, place) {
     h("div", { class: "bar" },
       act("operator", "Redrive all", `Redrive dead letters of ${group}`, "redrive", { group }),
       act("operator", "Redrive selected", `Redrive selected dead letters of ${group}`, "redrive", () => ({ group, ids: [...chosen] })),
-      link("All groups", "dlq")),
+      field("Select all", all), link("All groups", "dlq")),
     table(`${counted(found.dead_letters.length, "message")}${found.is_cut ? " (the oldest)" : ""}`, [
-      ["Select", boxes], ["Died", (row) => moment(row.died_ms)], ["Topic", (row) => row.topic || "–"], ["Reason", (row) => row.reason || row.error || "–"], ["Tries", (row) => row.tries, "number"],
+      ["Select", boxes], ["Died", (row) => moment(row.died_ms)], ["Topic", (row) => row.topic || "–"], ["Reason", (row) => row.reason || "–"], ["Error", (row) => row.error || "–"], ["Tries", (row) => row.tries, "number"],
+      ["Body", (row) => { const text = textOf(row.message); return h("span", { class: "preview" }, text === null ? counted(row.message.body_bytes, "byte") : text.slice(0, 120)); }],
       ["Message", (row) => h("button", { type: "button", onclick: () => { detail.replaceChildren(h("h2", {}, "Message"), messageCard(row.message)); detail.scrollIntoView(); } }, row.message_id)],
     ], found.dead_letters, "The group has no dead-letter messages."),
     detail,
@@ -80,7 +84,9 @@ export async function settings(parameters, place) {
   const found = await get("settings", { broker });
   const key = h("input", { type: "text", list: "keys" });
   const value = h("input", { type: "text" });
-  const list = filtered("Filter", found.settings, (row) => `${row.key} ${row.meaning}`, (rows) => table(counted(rows.length, "setting"), [
+  const isChanged = (row) => row.default !== "" && row.value !== row.default;
+  found.settings.sort((one, other) => isChanged(other) - isChanged(one));
+  const list = filtered("Filter (changed settings first)", found.settings, (row) => `${row.key} ${row.meaning}`, (rows) => table(counted(rows.length, "setting"), [
     ["Key", (row) => h("code", {}, row.key)], ["Value", (row) => (row.value === row.default || row.default === "" ? row.value : h("strong", {}, row.value))],
     ["Default", (row) => row.default || "–"], ["Meaning", (row) => row.meaning || "–"],
   ], rows, "No setting matches the filter."));

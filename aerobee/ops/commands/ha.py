@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from aerobee.client import ClientConfig
 from aerobee.client.session.session import client_tls
 from aerobee.clock import SystemClock
 from aerobee.errors import ConnectFailed, NotLeader, RequestNotSupported, TransportError, UsageError
@@ -373,12 +374,12 @@ class QuorumAdmin:
 
 
 @asynccontextmanager
-async def opened(controllers: str) -> AsyncIterator[QuorumAdmin]:
-    """A QuorumAdmin for "host:port;host:port"."""
+async def opened(controllers: str, config: ClientConfig | None = None) -> AsyncIterator[QuorumAdmin]:
+    """A QuorumAdmin for "host:port;host:port". `config`: TLS and keys, by default those of the command line."""
     addresses = [part.strip() for part in controllers.split(";") if part.strip()]
     if not addresses:
         raise UsageError("no controller is given: use --controller HOST:PORT[;HOST:PORT]")
-    config = client_config()
+    config = config or client_config()
     client = RemotingClient(
         clock=SystemClock(), network=AsyncioNetwork(), tls=client_tls(config), credentials=config.credentials
     )

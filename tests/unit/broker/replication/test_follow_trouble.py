@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from aerobee.broker.exporter.replication_families import follow_trouble
+from aerobee.broker.replication.facts import replication_facts
 from aerobee.broker.replication.ha_mode import FollowState, MasterAddress
 from aerobee.broker.replication.replication import ReplicationState
 from aerobee.broker.state.role import Role
@@ -53,3 +54,11 @@ def test_a_slave_without_its_master_says_so() -> None:
 def test_a_slave_far_behind_says_by_how_much() -> None:
     text = follow_trouble(state(Role.SLAVE, follow(master_end=6_001)), GAP)
     assert text.startswith("this slave is 1001 bytes behind its master, more than 1000")
+
+
+def test_a_connected_slave_of_an_idle_master_reports_no_earlier_failure() -> None:
+    """Nothing arrives that would prove it, and doctor and the console would say that it does not follow."""
+    following = follow(trouble="refused")
+    assert replication_facts(state(Role.SLAVE, following), 1)["haTrouble"] == ""
+    lost = follow(is_connected=False, trouble="refused")
+    assert replication_facts(state(Role.SLAVE, lost), 1)["haTrouble"] == "refused"
