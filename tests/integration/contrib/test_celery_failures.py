@@ -81,7 +81,10 @@ def test_cold_shutdown_returns_the_tasks_that_run(
     control.cancel_consumer("shop", reply=True, timeout=5, destination=[worker.name])
     with Worker(directory, environment, "quitter", "--concurrency", "1") as quitter:
         results = [tasks.wait_for.delay(str(gate)) for _ in range(3)]
-        until(lambda: any(f"started {each.id}" in notes.read_text() for each in results), "one runs")
+        until(
+            lambda: notes.exists() and any(f"started {each.id}" in notes.read_text() for each in results),
+            "one runs",
+        )
         quitter.stop(signal.SIGQUIT)
     control.add_consumer("shop", reply=True, timeout=5, destination=[worker.name])
     gate.touch()
