@@ -22,7 +22,6 @@ from kombu.transport import virtual
 from kombu.transport.base import to_rabbitmq_queue_arguments
 
 from aerobee.contrib.celery.cluster_link import ClusterLink
-from aerobee.contrib.celery.delivery import Delivery, Verdict
 from aerobee.contrib.celery.durable_queue import DurableQueue
 from aerobee.contrib.celery.envelope import Envelope, due, encode, priority_queue
 from aerobee.contrib.celery.exchange_types import Target, default_transient, targets
@@ -38,6 +37,7 @@ from aerobee.contrib.celery.qos import QoS
 from aerobee.contrib.celery.queue_size import ready_count
 from aerobee.contrib.celery.settings import Settings
 from aerobee.contrib.celery.transient_queue import TransientQueue
+from aerobee.contrib.delivery import Delivery, Verdict
 from aerobee.errors import UsageError
 
 # Messages that wait in this process for a consumer without a prefetch count.

@@ -23,14 +23,13 @@ from aerobee.client.base.results import SendResult
 from aerobee.client.producer.producer import Producer
 from aerobee.client.sync import LoopThread
 from aerobee.contrib.celery.settings import Settings
-from aerobee.errors import AerobeeError, RouteError, TopicNotExist, UsageError
+from aerobee.contrib.new_topic import create_topic
+from aerobee.errors import AerobeeError, UsageError
 from aerobee.message import Message, MessageQueue
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 PRODUCER_GROUP = "kombu"
-# Longest time until a NameServer routes a topic that brokers have confirmed, and the pause between two looks.
-ROUTE_WITHIN_S, ROUTE_PAUSE_S = 10.0, 0.05
 # How long a topic that does not exist is not looked up again.
 ABSENT_S = 1.0
 ABSENT_MAX = 1_000  # number of such topics; further ones are looked up each time
@@ -176,30 +175,16 @@ class ClusterLink:
                 f"the topic {topic} does not exist and the transport option create_topics is False: create it with "
                 f"`aerobee topic create {topic}`"
             )
-        if group:
-            await self.admin.create_group(group, retry_count_max=settings.options.max_redeliveries)
-        await self.admin.create_topic(
+        await create_topic(
+            self.admin,
             topic,
             queue_count=queue_count or settings.options.queue_count,
             attributes=PRIORITY_TYPE if priorities else None,
+            group=group,
+            max_redeliveries=settings.options.max_redeliveries,
         )
-        await self._routed(topic)
         self._absent.pop(topic, None)
         self._known.add(topic)
-
-    async def _routed(self, topic: str) -> None:
-        end = time.monotonic() + ROUTE_WITHIN_S
-        while True:
-            try:
-                await self.admin.topic_route(topic)
-                return
-            except (TopicNotExist, RouteError) as error:
-                if time.monotonic() > end:
-                    raise RouteError(
-                        topic,
-                        f"no NameServer routes the new topic {topic} after {ROUTE_WITHIN_S:g} s: see the log of the brokers",
-                    ) from error
-            await asyncio.sleep(ROUTE_PAUSE_S)
 
     def forget(self, topic: str) -> None:
         """The topic was deleted."""

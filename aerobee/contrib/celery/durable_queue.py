@@ -1,46 +1,22 @@
-"""One channel's share of a durable queue: pops messages of its topic, renews their invisible time, settles them.
-
-It runs in the loop of its ClusterLink; take() and the read-only properties are for any thread. It pops no more than
-`wanted()` allows and then waits for space_freed(), so a quiet or a busy worker sends no requests besides one long poll
-for each broker and the renewals.
-
-Invariants: a delivery is in `_held` from its pop until a broker has accepted its verdict; it is in `_ready` until the
-worker takes it. A taken delivery is renewed at half of its invisible time, for as long as this process lives: after
-`kill -9` the broker redelivers it within one visibility timeout. A delivery that the worker does not take within half
-of its invisible time is returned, so that another worker gets it.
-"""
+"""One channel's share of a durable queue: a PopQueue of Kombu's envelopes, in the loop of its ClusterLink."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
-import threading
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from aerobee.client.base.config import SimpleConsumerConfig
-from aerobee.client.consumer.popped import PoppedMessage
-from aerobee.client.consumer.simple_consumer import SimpleConsumer
 from aerobee.contrib.celery.cluster_link import ClusterLink
-from aerobee.contrib.celery.delivery import Delivery, Verdict
 from aerobee.contrib.celery.envelope import decode, due, encode, is_expired, priority_queue
 from aerobee.contrib.celery.settings import Settings
-from aerobee.errors import AerobeeError, RemoteError
-from aerobee.remoting.codes import ResponseCode
-from aerobee.remoting.protocol import POP_COUNT_MAX
+from aerobee.contrib.delivery import Delivery, Verdict
+from aerobee.contrib.pop_queue import PopQueue
+from aerobee.errors import AerobeeError
 
 log = logging.getLogger(__name__)
 
-# Pause after a failed pop or verdict, doubled up to the maximum.
-PAUSE_FIRST_S, PAUSE_MAX_S = 0.2, 5.0
-# Passes over the held deliveries in one visibility timeout. Renewal is due at half of it.
-PASSES = 6
-LATE_POPS_S = 2.0  # how often replies of other brokers are taken in while there is no space for more
 
-
-class DurableQueue:
+class DurableQueue(PopQueue):
     """Messages of `topic` for the group of the same name."""
 
     def __init__(
@@ -53,215 +29,49 @@ class DurableQueue:
         notify: Callable[[], None],
         level_count: int = 0,
     ) -> None:
-        """`wanted`: how many messages there is space for. `notify`: called, in the loop, when take() has a message.
-
-        `level_count`: number of priorities of the topic, 0 for none.
-        """
-        self.topic = topic
-        self._link = link
-        self._options = settings.options
-        self._wanted = wanted
-        self._notify = notify
-        self._level_count = level_count
-        self._consumer = SimpleConsumer(
+        """`wanted` and `notify` as of PopQueue. `level_count`: number of priorities of the topic, 0 for none."""
+        options = settings.options
+        super().__init__(
             link.nameservers,
             topic,
-            {topic: "*"},
-            config=SimpleConsumerConfig(
-                invisible_s=settings.options.visibility_timeout, wait_s=settings.options.wait_s
-            ),
             client=link.client,
+            wanted=wanted,
+            notify=notify,
+            invisible_s=options.visibility_timeout,
+            wait_s=options.wait_s,
+            close_timeout_s=options.close_timeout,
         )
-        self._ready: deque[Delivery] = deque()
-        self._lock = threading.Lock()
-        self._held: set[Delivery] = set()
-        self._decided: dict[Delivery, None] = {}
-        self._has_decided = asyncio.Event()
-        self._space = asyncio.Event()
-        self._all_settled = asyncio.Event()
-        self._receiving: asyncio.Task[None] | None = None
-        self._tasks: list[asyncio.Task[None]] = []
-        self._is_paused = False
-        self._closed = False
-
-    @property
-    def ready_count(self) -> int:
-        """Messages that take() can return now."""
-        return len(self._ready)
-
-    @property
-    def held_count(self) -> int:
-        """Messages that this process has of the queue."""
-        return len(self._held)
-
-    # in the loop
+        self._link = link
+        self._options = options
+        self._level_count = level_count
 
     async def start(self) -> None:
-        """Join the group. Raises TopicNotExist for a topic that does not exist, ConnectFailed without a NameServer."""
-        await self._consumer.start()
+        """As PopQueue.start(); the link closes the queue before itself."""
+        await super().start()
         self._link.consumers.add(self)
-        self._tasks = [
-            asyncio.create_task(self._settle_decided(), name="celery-settle"),
-            asyncio.create_task(self._keep_held(), name="celery-renew"),
-        ]
-
-    async def receive(self) -> None:
-        """Begin to pop messages ahead of take()."""
-        self._is_paused = False
-        if self._receiving is None or self._receiving.done():
-            self._receiving = asyncio.create_task(self._receive(), name="celery-receive")
-
-    async def pause(self) -> None:
-        """Pop no more, and return what the worker has not taken.
-
-        A pop that is pending at a broker continues, and its messages are returned too: a broker would hand messages to
-        a cancelled one, and no worker would get them before their invisible time expired.
-        """
-        self._is_paused = True
-        self._space.set()
-        with self._lock:
-            waiting = list(self._ready)
-            self._ready.clear()
-        for delivery in waiting:
-            self.settle(delivery, Verdict.RETURN)
 
     async def close(self) -> None:
-        """Return what is not settled, wait until brokers know every verdict (at most `close_timeout`), leave the group."""
-        if self._closed:
-            return
-        self._closed = True
+        """As PopQueue.close()."""
         self._link.consumers.discard(self)
-        try:
-            await self.pause()
-            if self._receiving is not None:
-                self._receiving.cancel()
-                await asyncio.gather(self._receiving, return_exceptions=True)
-            for message in self._consumer.arrived():
-                await self._arrived(message)
-            for delivery in tuple(self._held):
-                self.settle(delivery, Verdict.RETURN)
-            try:
-                async with asyncio.timeout(self._options.close_timeout):
-                    while self._held:
-                        self._all_settled.clear()
-                        await self._all_settled.wait()
-            except TimeoutError:
-                log.warning(
-                    "queue %s: closed while brokers do not answer about %d messages: they are redelivered after %g s",
-                    self.topic,
-                    len(self._held),
-                    self._options.visibility_timeout,
-                )
-        finally:
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-            await self._consumer.close()
+        await super().close()
 
-    async def pop_one(self) -> Delivery | None:
-        """A message that is ready at a broker now, without waiting for one."""
-        if (delivery := self.take()) is not None:
-            return delivery
-        for message in await self._consumer.receive(1, wait_s=0):
-            await self._arrived(message)
-        return self.take()
-
-    async def purge(self, count_max: int) -> int:
-        """Acknowledge ready messages, at least `count_max` if there are so many; returns how many."""
-        count, empty_count = 0, 0
-        while empty_count < 2 and count < count_max + POP_COUNT_MAX:
-            found = await self._consumer.receive(POP_COUNT_MAX, wait_s=0)
-            if found:
-                await self._consumer.ack_all(found)
-            count += len(found)
-            empty_count = 0 if found else empty_count + 1
-        return count
-
-    def space_freed(self) -> None:
-        """`wanted()` may be above 0 again."""
-        self._space.set()
-
-    def settle(self, delivery: Delivery, verdict: Verdict, reason: str = "") -> None:
-        """Send the verdict to the broker in the background, again and again until it accepts or has redelivered."""
-        if delivery.verdict is not None or delivery not in self._held:
-            return
-        delivery.verdict, delivery.reason = verdict, reason
-        if not delivery.is_busy:
-            self._decided[delivery] = None
-            self._has_decided.set()
-
-    # from any thread
-
-    def take(self) -> Delivery | None:
-        """The next message, None when none is here."""
-        with self._lock:
-            return self._ready.popleft() if self._ready else None
-
-    # receiving
-
-    async def _receive(self) -> None:
-        pause_s = PAUSE_FIRST_S
-        while True:
-            if self._is_paused:
-                await self._return_pending()
-                if self._is_paused:
-                    return
-            count = self._wanted()
-            if count <= 0:
-                await self._wait_for_space()
-                continue
-            try:
-                found = await self._consumer.receive(min(count, POP_COUNT_MAX))
-                for message in found:
-                    await self._arrived(message)
-            except AerobeeError as error:
-                log.warning("queue %s: no messages for %g s: %s", self.topic, pause_s, error)
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, PAUSE_MAX_S)
-            else:
-                pause_s = PAUSE_FIRST_S
-
-    async def _return_pending(self) -> None:
-        """While paused: wait for the pops that are pending at other brokers, and return their messages."""
-        while self._is_paused and self._consumer.pending_count:
-            await asyncio.sleep(LATE_POPS_S)
-            for message in self._consumer.arrived():
-                await self._arrived(message)
-
-    async def _wait_for_space(self) -> None:
-        """Until space_freed(). Replies that other brokers send meanwhile are taken in, or their time would run out."""
-        self._space.clear()
-        while self._wanted() <= 0 and not self._is_paused:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LATE_POPS_S if self._consumer.pending_count else None):
-                    await self._space.wait()
-                    self._space.clear()
-            for message in self._consumer.arrived():
-                await self._arrived(message)
-
-    async def _arrived(self, message: PoppedMessage) -> None:
-        delivery = Delivery(message, {}, time.monotonic() + self._options.visibility_timeout / 2)
-        self._held.add(delivery)
-        if self._is_paused:
-            self.settle(delivery, Verdict.RETURN)
-            return
+    async def _accept(self, delivery: Delivery) -> bool:
+        message = delivery.message
         try:
             delivery.envelope = envelope = decode(message.body)
         except AerobeeError as error:
             log.error("queue %s: %s becomes a dead letter: %s", self.topic, message, error)
             self.settle(delivery, Verdict.DEAD_LETTER, str(error))
-            return
+            return False
         now_s = time.time()
         if is_expired(envelope, message.store_timestamp, round(now_s * 1000)):
             self.settle(delivery, Verdict.ACK)
-            return
+            return False
         delayed = due(envelope, now_s, self._options.timer_max_s) if self._options.timers else None
         if delayed is not None and await self._send_on(delivery, delayed.at_s):
             self.settle(delivery, Verdict.ACK)
-            return
-        with self._lock:
-            self._ready.append(delivery)
-        self._notify()
+            return False
+        return True
 
     async def _send_on(self, delivery: Delivery, at_s: float) -> bool:
         """The next step towards an ETA beyond the maximum delay. False: no broker took it, and the worker holds it."""
@@ -278,114 +88,3 @@ class DurableQueue:
         finally:
             delivery.is_busy = False
         return True
-
-    # what becomes of held messages
-
-    async def _keep_held(self) -> None:
-        """Renew taken deliveries at half of their invisible time, and return those that the worker does not take."""
-        while True:
-            await asyncio.sleep(self._options.visibility_timeout / PASSES)
-            now_s = time.monotonic()
-            waiting = [delivery for delivery in self._held if delivery.renew_at_s <= now_s]
-            with self._lock:
-                unused = {delivery for delivery in self._ready if delivery.renew_at_s <= now_s}
-                for delivery in unused:
-                    self._ready.remove(delivery)
-            for delivery in unused:
-                self.settle(delivery, Verdict.RETURN)
-            await asyncio.gather(
-                *(
-                    self._renew(delivery)
-                    for delivery in waiting
-                    if delivery not in unused and not delivery.is_busy and not delivery.is_lost
-                )
-            )
-
-    async def _renew(self, delivery: Delivery) -> None:
-        if delivery not in self._held:
-            return
-        delivery.is_busy = True
-        try:
-            await self._consumer.change_invisible(delivery.message, self._options.visibility_timeout)
-            delivery.renew_at_s = time.monotonic() + self._options.visibility_timeout / 2
-        except RemoteError as error:
-            if error.code == ResponseCode.NO_MESSAGE:
-                delivery.is_lost = True
-                log.warning(
-                    "queue %s: %s was redelivered while it was worked on: %s",
-                    self.topic,
-                    delivery.message,
-                    error,
-                )
-            else:
-                log.warning("queue %s: %s is not renewed yet: %s", self.topic, delivery.message, error)
-        except AerobeeError as error:
-            log.warning("queue %s: %s is not renewed yet: %s", self.topic, delivery.message, error)
-        finally:
-            delivery.is_busy = False
-            if delivery.verdict is not None:
-                self._decided[delivery] = None
-                self._has_decided.set()
-
-    async def _settle_decided(self) -> None:
-        pause_s = PAUSE_FIRST_S
-        while True:
-            await self._has_decided.wait()
-            self._has_decided.clear()
-            batch = list(self._decided)
-            self._decided.clear()
-            for delivery in batch:
-                delivery.is_busy = True
-            failed = await self._settle_batch(batch)
-            for delivery in failed:
-                delivery.is_busy = False
-            if not failed:
-                pause_s = PAUSE_FIRST_S
-                continue
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, PAUSE_MAX_S)
-            # A renewal that began during the pause decides for itself when it ends.
-            self._decided |= dict.fromkeys(delivery for delivery in failed if not delivery.is_busy)
-            self._has_decided.set()
-
-    async def _settle_batch(self, batch: Sequence[Delivery]) -> list[Delivery]:
-        """Send the verdicts; returns those that should be sent again."""
-        acks = [delivery for delivery in batch if delivery.verdict is Verdict.ACK]
-        others = [delivery for delivery in batch if delivery.verdict is not Verdict.ACK]
-        if len(acks) > 1:
-            try:
-                await self._consumer.ack_all(delivery.message for delivery in acks)
-            except AerobeeError as error:
-                log.debug("queue %s: a batch of acknowledgements is sent one by one: %s", self.topic, error)
-            else:
-                for delivery in acks:
-                    self._drop(delivery)
-                acks = []
-        return [delivery for delivery in (*acks, *others) if not await self._settle_one(delivery)]
-
-    async def _settle_one(self, delivery: Delivery) -> bool:
-        """False when the broker should get the verdict again."""
-        try:
-            if delivery.verdict is Verdict.ACK:
-                await self._consumer.ack(delivery.message)
-            elif delivery.verdict is Verdict.DEAD_LETTER:
-                await self._consumer.dead_letter(delivery.message, delivery.reason)
-            else:
-                counts = delivery.verdict is Verdict.REQUEUE
-                await self._consumer.change_invisible(delivery.message, 0, count_try=counts)
-        except RemoteError as error:
-            if error.code != ResponseCode.NO_MESSAGE and error.retriable:
-                return False
-            verdict = delivery.verdict.value if delivery.verdict is not None else ""
-            log.warning("queue %s: %s is not %s: %s", self.topic, delivery.message, verdict, error)
-        except AerobeeError as error:
-            if error.retriable:
-                return False
-            log.warning("queue %s: a verdict on %s is lost: %s", self.topic, delivery.message, error)
-        self._drop(delivery)
-        return True
-
-    def _drop(self, delivery: Delivery) -> None:
-        self._held.discard(delivery)
-        if not self._held:
-            self._all_settled.set()

@@ -11,7 +11,7 @@ from typing import Any
 
 from kombu.transport import virtual
 
-from aerobee.contrib.celery.delivery import Delivery, Verdict
+from aerobee.contrib.delivery import Delivery, Verdict
 
 
 class QoS(virtual.QoS):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import Any
 
 from aerobee.client.consumer.popped import PoppedMessage
-from aerobee.contrib.celery.envelope import Envelope
 
 
 class Verdict(Enum):
@@ -24,10 +24,13 @@ class Delivery:
 
     __slots__ = ("envelope", "is_busy", "is_lost", "message", "reason", "renew_at_s", "verdict")
 
-    def __init__(self, message: PoppedMessage, envelope: Envelope, renew_at_s: float) -> None:
-        """`renew_at_s`: monotonic time at which its invisible time is renewed."""
+    def __init__(self, message: PoppedMessage, renew_at_s: float) -> None:
+        """`renew_at_s`: monotonic time at which its invisible time is renewed.
+
+        `envelope`: what the bridge has decoded from the body.
+        """
         self.message = message
-        self.envelope = envelope
+        self.envelope: Any = None
         self.renew_at_s = renew_at_s
         self.verdict: Verdict | None = None
         self.reason = ""
