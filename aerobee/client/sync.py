@@ -122,7 +122,8 @@ class _Sync(Generic[ClientT]):
         made._host = loop
         return made
 
-    def __enter__(self) -> Self:
+    def start(self) -> None:
+        """Connect, as `with` does on entry. Raises UsageError when the client is started already, and what the client's start() raises."""
         if self._thread is not None:
             raise UsageError("this client is started already; use one object for each `with`")
         self._thread = self._host or LoopThread(f"aerobee-{type(self._client).__name__.lower()}")
@@ -132,6 +133,18 @@ class _Sync(Generic[ClientT]):
             self._thread.stop()
             self._thread = None
             raise
+
+    def close(self) -> None:
+        """Close the client and end its thread, as `with` does on exit. A client that is not started stays as it is."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            try:
+                thread.call(self._client.close())
+            finally:
+                thread.stop()
+
+    def __enter__(self) -> Self:
+        self.start()
         return self
 
     def __exit__(
@@ -140,12 +153,7 @@ class _Sync(Generic[ClientT]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            try:
-                thread.call(self._client.close())
-            finally:
-                thread.stop()
+        self.close()
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
         problem = ""
