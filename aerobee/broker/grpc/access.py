@@ -68,6 +68,15 @@ class RpcAccess:
             except RemoteError as refusal:
                 raise RpcRefused(pb.UNAUTHORIZED, refusal.remark) from refusal
 
+    def check_admin(self, peer: Peer, metadata: Mapping[str, str], request: RemotingCommand) -> None:
+        """As check(); without access control as the gate treats an administrator's request of remoting: refused beyond loopback, unless
+        adminOpen is set. Raises RpcRefused (UNAUTHORIZED)."""
+        try:
+            self._sign(peer, metadata, request)
+            self._gate.check(peer, request)
+        except RemoteError as refusal:
+            raise RpcRefused(pb.UNAUTHORIZED, refusal.remark) from refusal
+
     def identify(self, peer: Peer, metadata: Mapping[str, str]) -> None:
         """Set the peer's `principal` to its user. Raises RpcRefused (UNAUTHORIZED) for one that is not proven."""
         self.check(peer, metadata, RemotingCommand(RequestCode.HEART_BEAT, {}, b"{}"))

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 from aerobee.access.gate import Gate
 from aerobee.broker.grpc.access import RpcAccess
+from aerobee.broker.grpc.admin_calls import AdminCalls
+from aerobee.broker.grpc.admin_rpcs import make_admin_rpcs
 from aerobee.broker.grpc.client_rpcs import ClientRpcs
 from aerobee.broker.grpc.client_table import ClientTable
 from aerobee.broker.grpc.connections import (
@@ -178,4 +180,7 @@ def make_rpcs(
         unary("GetOffset", pulls.get_offset),
         unary("QueryOffset", pulls.query_offset),
         unary("SyncLiteSubscription", lites.synchronize),
+        *make_admin_rpcs(
+            parts, lite=consuming.lite, clients=clients, calls=AdminCalls(requests, access), send=send
+        ),
     )

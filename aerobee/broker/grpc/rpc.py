@@ -118,11 +118,13 @@ class Rpc:
     bidirectional: Bidirectional | None = None
     request_bytes_max: int = REQUEST_BYTES_MAX
     nested: Nested | None = None
+    service: str = SERVICE
+    has_status: bool = True  # of its responses
 
     @property
     def path(self) -> str:
         """ "/package.Service/Method"."""
-        return f"/{SERVICE}/{self.name}"
+        return f"/{self.service}/{self.name}"
 
 
 def unary(

@@ -498,7 +498,7 @@ class _Running:
             self._release()
 
     def _note_status(self, response: Any) -> None:
-        if response.HasField("status"):
+        if self.rpc.has_status and response.HasField("status"):
             self.status = response.status.code
 
     def _answer(self, response: Any) -> None:
