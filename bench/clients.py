@@ -27,7 +27,7 @@ try:
 except ImportError:
     uvloop = None  # type: ignore[assignment]
 
-from aerobee.client import Admin, ConsumeFrom, ConsumerConfig, Producer, PushConsumer
+from aerobee.client import Admin, ConsumeFrom, ConsumerConfig, Producer, ProducerConfig, PushConsumer
 from aerobee.client.session.codec import NATIVE, PYTHON, VARIABLE, native_codec
 from aerobee.errors import ConfigError
 from aerobee.message import Message
@@ -37,9 +37,9 @@ BODY = b"x" * 128
 WARM = 2_000
 
 
-async def produce(nameserver: str, topic: str, count: int) -> float:
+async def produce(nameserver: str, topic: str, count: int, linger_ms: float = 0) -> float:
     """Send `count` messages with 64 under way; return the CPU microseconds of one."""
-    async with Producer(nameserver) as producer:
+    async with Producer(nameserver, config=ProducerConfig(linger_ms=linger_ms)) as producer:
         left = WARM
 
         async def worker() -> None:
@@ -125,11 +125,16 @@ async def measure(nameserver: str, count: int, rounds: int) -> dict[str, list[fl
             name = f"clients-{os.getpid()}-{codec}-{number}"
             async with Admin(nameserver) as admin:
                 await admin.create_topic(name, queue_count=4)
+                await admin.create_topic(name + "-linger", queue_count=4)
             sent = await produce(nameserver, name, count)
+            lingered = await produce(nameserver, name + "-linger", count, linger_ms=1)
+            figures.setdefault(f"{prefix}lingering_us", []).append(lingered)
             received = await consume(nameserver, name, name, count)
             figures.setdefault(f"{prefix}producer_us", []).append(sent)
             figures.setdefault(f"{prefix}consumer_us", []).append(received)
-            note(f"round {number + 1}, {codec}: producer {sent:.2f} us, consumer {received:.2f} us")
+            note(
+                f"round {number + 1}, {codec}: producer {sent:.2f} us, with linger_ms=1 {lingered:.2f} us, consumer {received:.2f} us"
+            )
     return figures
 
 

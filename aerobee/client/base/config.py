@@ -173,6 +173,9 @@ class ProducerConfig:
     """Maximum size of a message body, in bytes. A larger one raises UsageError."""
     batch_bytes_max: int = 1024 * 1024
     """Maximum size of one batch request, in bytes. A larger batch is split."""
+    linger_ms: float = 0
+    """Duration in ms for which a send waits for others of its topic, to share a request with them. 0: no wait, each send is a
+    request."""
     default_topic: str = "TBW102"
     """Topic whose settings serve as the template of a topic that does not exist."""
     default_topic_queue_count: int = 4
@@ -197,6 +200,12 @@ class ProducerConfig:
             "producer.batch_bytes_max",
             self.batch_bytes_max,
             "must be above 0 and below the frame limit of 16 MiB",
+        )
+        _require(
+            0 <= self.linger_ms < self.send_timeout_s * 1000,
+            "producer.linger_ms",
+            self.linger_ms,
+            "must not be negative, and must be below send_timeout_s",
         )
         _require(
             1 <= self.compression_level <= 9,

@@ -27,7 +27,9 @@ from aerobee.client.base.compression import compress
 from aerobee.client.base.config import ClientConfig, Compression, ProducerConfig
 from aerobee.client.base.observer import SendEnded, SendObserver, begin_send
 from aerobee.client.base.results import SendResult
+from aerobee.client.producer.batch_split import split
 from aerobee.client.producer.fault_avoidance import FaultAvoidance
+from aerobee.client.producer.lingering import Lingering, may_share
 from aerobee.client.producer.message_group import (
     Selector,
     by_lite_topic,
@@ -49,14 +51,13 @@ from aerobee.client.session.send_header import (
     check_properties,
     decode_batch_reply,
     decode_send_reply,
-    encode_batch_entry,
     properties_text,
 )
 from aerobee.client.session.session import Session
 from aerobee.client.tracing.trace import Tracer, trace_client, trace_group
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, ConnectFailed, SendFailed, UsageError
-from aerobee.message import RETRY_PREFIX, Message, MessageQueue, check_group_name
+from aerobee.message import Message, MessageQueue, check_group_name
 from aerobee.network import Network
 from aerobee.property_names import TRAN_MSG
 from aerobee.remoting.codes import RequestCode, ResponseCode
@@ -135,8 +136,11 @@ class Producer(RequestReplyCalls):
         self._closing = False
         faults = FaultAvoidance() if self.config.latency_fault else None
         self._tries = SendTries(self._routes, self.config, faults)
+        self._lingering: Lingering | None = None  # from start() on, with linger_ms
         # Whether send() itself can make the first try.
-        self._is_plain = not self._observers and faults is None and not self.config.retry_when_not_stored_ok
+        self._is_plain = not (
+            self._observers or faults or self.config.retry_when_not_stored_ok or self.config.linger_ms
+        )
         self._delay_level_max = self.config.delay_level_max
         self._timeout_s = self.config.send_timeout_s
         self._is_one_try = not self.config.retry_count_max
@@ -158,6 +162,15 @@ class Producer(RequestReplyCalls):
         await self._session.start()
         await self._session.require_nameserver(self.config.default_topic)
         self._ids = self._session.unique_ids()
+        if self.config.linger_ms:
+            self._lingering = Lingering(
+                linger_s=self.config.linger_ms / 1000,
+                batch_bytes_max=self.config.batch_bytes_max,
+                send_batch=self._send_together,
+                send_alone=lambda send: self._send_in_tries(
+                    send.message, send.queue, send.deadline, select=send.select, unique_id=send.unique_id
+                ),
+            )
         if self._tracer is not None:
             await self._tracer.start()
 
@@ -166,6 +179,8 @@ class Producer(RequestReplyCalls):
         if self._session.is_open:
             self._session.check_loop()
         self._closing = True
+        if self._lingering is not None:
+            self._lingering.flush()
         if self._in_flight.taken:
             try:
                 async with asyncio.timeout(self.config.send_timeout_s):
@@ -309,6 +324,10 @@ class Producer(RequestReplyCalls):
         timeout_s: float | None,
     ) -> SendResult:
         """A send with any combination of options."""
+        if self._lingering is not None and not self._observers and (queue or selector or lite_topic) is None:
+            has_slot = self._in_flight.taken < self._in_flight.count_max
+            if message_group is None and has_slot and may_share(message, self._plain_bytes_max):
+                return await self._linger(self._lingering, message, deadline, timeout_s)
         check_queue(queue)
         if lite_topic is not None:
             if queue is not None or selector is not None or message_group is not None:
@@ -330,7 +349,20 @@ class Producer(RequestReplyCalls):
                 select = partial(
                     self._select, message=message, selector=selector, message_group=message_group
                 )
-            result = await self._send_in_tries(message, queue, deadline, select=select)
+            shares = may_share(message, self._plain_bytes_max)
+            if self._lingering is not None and (shares or queue is not None):
+                self._check(message)
+                result = await self._lingering.put(
+                    message,
+                    self._ids.next_id(self._clock.now_ms()),
+                    deadline,
+                    timeout_s or self._timeout_s,
+                    shares=shares,
+                    queue=queue,
+                    select=select,
+                )
+            else:
+                result = await self._send_in_tries(message, queue, deadline, select=select)
         except BaseException as error:
             if ended is not None:
                 ended(None, error)
@@ -341,6 +373,26 @@ class Producer(RequestReplyCalls):
             return result
         finally:
             self._in_flight.give_back()
+
+    async def _linger(
+        self, lingering: Lingering, message: Message, deadline: float, timeout_s: float | None
+    ) -> SendResult:
+        """A send without options that shares a request with others."""
+        if message.properties or message.topic in NOT_SENDABLE:
+            self._check(message)  # what may_share() has not checked
+        unique_id = self._ids.next_id(self._clock.now_ms())
+        result = lingering.put(message, unique_id, deadline, timeout_s or self._timeout_s, shares=True)
+        self._in_flight.taken += 1
+        try:
+            return await result
+        finally:
+            self._in_flight.give_back()
+
+    async def _send_together(
+        self, topic: str, ids: list[str], entries: bytes, queue: MessageQueue | None, deadline: float
+    ) -> tuple[SendResult, ...]:
+        await self._tries.info(topic, deadline)
+        return await self._send_one_batch(topic, ids, entries, queue, deadline)
 
     async def _send_in_tries(
         self,
@@ -496,8 +548,10 @@ class Producer(RequestReplyCalls):
         results: dict[int, SendResult] = {}
         await self._in_flight.wait()
         try:
-            for topic, indices, unique_ids, flag, body in self._split(batch):
-                stored = await self._send_one_batch(topic, unique_ids, flag, body, queue, deadline)
+            for topic, indices, unique_ids, body in split(
+                batch, self._check, self._ids, self._clock.now_ms(), self.config.batch_bytes_max
+            ):
+                stored = await self._send_one_batch(topic, unique_ids, body, queue, deadline)
                 results.update(zip(indices, stored, strict=True))
         except BaseException as error:
             for index, ended in enumerate(ends):
@@ -530,7 +584,7 @@ class Producer(RequestReplyCalls):
         deadline = self._loop.time() + (timeout_s or self.config.send_timeout_s)
         await self._in_flight.wait()
         try:
-            return await self._in_one_request(topic, 0, entries, queue, deadline, decode_send_reply)
+            return await self._in_one_request(topic, entries, queue, deadline, decode_send_reply)
         finally:
             self._in_flight.give_back()
 
@@ -547,7 +601,6 @@ class Producer(RequestReplyCalls):
         self,
         topic: str,
         unique_ids: list[str],
-        flag: int,
         body: bytes,
         queue: MessageQueue | None,
         deadline: float,
@@ -557,12 +610,11 @@ class Producer(RequestReplyCalls):
         ) -> tuple[SendResult, ...]:
             return decode_batch_reply(reply, chosen, unique_ids, address)
 
-        return await self._in_one_request(topic, flag, body, queue, deadline, decode)
+        return await self._in_one_request(topic, body, queue, deadline, decode)
 
     async def _in_one_request(
         self,
         topic: str,
-        flag: int,
         body: bytes,
         queue: MessageQueue | None,
         deadline: float,
@@ -579,7 +631,7 @@ class Producer(RequestReplyCalls):
             )
             opaque = connection.next_opaque()
             frame = target.send_batch.frame(
-                opaque, chosen.queue_id, 0, self._clock.now_ms(), flag, properties, body
+                opaque, chosen.queue_id, 0, self._clock.now_ms(), 0, properties, body
             )
             reply = await connection.call(frame, opaque, deadline - self._loop.time(), "SEND_BATCH_MESSAGE")
             if reply.code == ResponseCode.GO_AWAY:
@@ -587,51 +639,6 @@ class Producer(RequestReplyCalls):
             return decode(reply, chosen, batch_id, target.address)
 
         return await self._tries.run(topic, queue, deadline, attempt)
-
-    def _split(self, messages: list[Message]) -> list[tuple[str, list[int], list[str], int, bytes]]:
-        """Cut a list of messages into requests: (topic, positions in the list, ids, flag, body)."""
-        if not messages:
-            raise UsageError("the batch is empty: give at least one message")
-        now_ms = self._clock.now_ms()
-        open_requests: dict[str, tuple[list[int], list[str], list[bytes]]] = {}
-        sizes: dict[str, int] = {}
-        requests: list[tuple[str, list[int], list[str], int, bytes]] = []
-
-        def finish(topic: str) -> None:
-            indices, ids, parts = open_requests.pop(topic)
-            requests.append((topic, indices, ids, 0, b"".join(parts)))
-
-        for index, message in enumerate(messages):
-            self._check(message)
-            if message.is_delayed or message.topic.startswith(RETRY_PREFIX):
-                raise UsageError(
-                    f"message {index} of the batch is delayed or for a retry topic: send it on its own"
-                )
-            if message.ack is not None:
-                raise UsageError(
-                    f"message {index} of the batch has ack={message.ack!r}; a batch has the level of its topic: send it "
-                    "on its own"
-                )
-            if "DEDUP_KEY" in message.properties:
-                raise UsageError(
-                    f"message {index} of the batch has a DEDUP_KEY, which brokers see outside of batches only: "
-                    "send it on its own"
-                )
-            unique_id = self._ids.next_id(now_ms)
-            entry = encode_batch_entry(message, unique_id)
-            if (
-                message.topic in open_requests
-                and sizes[message.topic] + len(entry) > self.config.batch_bytes_max
-            ):
-                finish(message.topic)
-            indices, ids, parts = open_requests.setdefault(message.topic, ([], [], []))
-            sizes[message.topic] = (sizes[message.topic] if parts else 0) + len(entry)
-            indices.append(index)
-            ids.append(unique_id)
-            parts.append(entry)
-        for topic in tuple(open_requests):
-            finish(topic)
-        return requests
 
     def _check(self, message: Message) -> None:
         if message.properties:

@@ -163,7 +163,7 @@ class FakeBroker:
     def code_310(self, connection, request):
         if self.fail_next:
             code = self.fail_next.pop(0)
-            if code not in (10, 11, 12):
+            if code not in (0, 10, 11, 12):
                 return request.reply(code, remark="told to fail")
         else:
             code = 0
@@ -183,6 +183,9 @@ class FakeBroker:
         )
 
     def code_320(self, connection, request):
+        code = self.fail_next.pop(0) if self.fail_next else 0
+        if code:
+            return request.reply(code, remark="told to fail")
         topic, queue_id, at, ids, first = request.text("b"), request.integer("e"), 0, [], None
         while at < len(request.body):
             size, _, _, flag, body_size = struct.unpack_from(">iiiii", request.body, at)
