@@ -23,6 +23,7 @@ const context = await chromium.launchPersistentContext(profile, {
   args: ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"],
   viewport: { width: 1280, height: 860 },
   colorScheme: "light",
+  reducedMotion: "reduce", // axe-core measures colours, which are others in the middle of a transition
   bypassCSP: false,
 });
 context.setDefaultTimeout(60_000);
@@ -125,6 +126,18 @@ const steps = {
     await page.getByLabel("Filter").fill("");
     await page.waitForFunction(() => document.querySelectorAll("tbody tr").length > 1);
     await check("topics", { shot: true });
+    // Sorted down, up, and as the page has it.
+    const names = () => page.locator("tbody tr td:first-child").allTextContents();
+    const before = await names();
+    const sort = page.getByRole("button", { name: "Topic", exact: true });
+    await sort.click();
+    assert.deepEqual(await names(), [...before].sort().reverse());
+    assert.equal(await page.locator("th[aria-sort=descending]").count(), 1);
+    await sort.click();
+    assert.deepEqual(await names(), [...before].sort());
+    await check("topics-sorted");
+    await sort.click();
+    await page.locator("th[aria-sort]").waitFor({ state: "detached" });
     await page.getByLabel("Name").fill("made-here");
     await page.getByLabel("Queues at each broker").fill("3");
     const { dialog, command } = await perform(page.getByRole("button", { name: "Create" }), "Create a topic");
@@ -531,6 +544,28 @@ const steps = {
       const wide = await page.evaluate(() => document.documentElement.scrollWidth);
       assert.ok(wide <= 360, `${route} is ${wide} wide on a screen of 360`);
       await check(`${route.split("?")[0]}-dark-360`, { shot: route === "overview" });
+    }
+  },
+  // For a person to look at: each page at two widths, light and dark, with nothing cut off.
+  async gallery() {
+    const seen = [["overview", "Overview"], ["topology", "Topology"], ["brokers", "Brokers"], [`broker?address=${world.broker}`, "Broker"], ["topics", "Topics"], ["topic?name=orders", "Topic orders"],
+      ["groups", "Groups"], ["group?name=slow", "Group slow"], ["messages?topic=orders", "Messages"], ["dlq?group=refusing", "Dead letters"], ["why?group=slow", "Why?"], ["timers", "Timers"], ["settings", "Settings"],
+      ["send?topic=orders", "Send and watch"], ["transactions", "Transactions"], ["placement", "Placement"], ["access", "Access"]];
+    for (const [width, height] of [[1280, 860], [390, 844]]) {
+      await page.setViewportSize({ width, height });
+      for (const theme of ["light", "dark"]) {
+        await page.goto(world.url);
+        const button = page.getByRole("button", { name: `Use ${theme} colours` });
+        if (await button.count()) await button.click();
+        for (const [route, heading] of seen) {
+          await open(route, heading);
+          const wide = await page.evaluate(() => document.documentElement.scrollWidth);
+          assert.ok(wide <= width, `${route} is ${wide} wide on a screen of ${width}`);
+          const name = `${route.split("?")[0]}-${theme}-${width}`;
+          await check(name);
+          if (shots) await page.screenshot({ path: join(shots, `${name}.png`), fullPage: true });
+        }
+      }
     }
   },
 };

@@ -9,7 +9,10 @@ const ACTIONS = ["Pub", "Sub", "Create", "Update", "Delete", "Get", "List", "All
 export async function access(parameters, place) {
   const found = await get("access");
   if (found.unsupported) {
-    place.replaceChildren(h("h1", {}, "Access"), h("p", { class: "soft" }, found.unsupported));
+    place.replaceChildren(h("h1", {}, "Access"), h("p", { class: "soft" }, found.unsupported),
+      h("h2", {}, "Turn it on"),
+      h("p", {}, "Set these keys at every NameServer, controller and broker, restart them one after the other, and give the console and the clients their keys (docs/access-control.md):"),
+      command('authenticationEnabled=true\nauthorizationEnabled=true\ninitAuthenticationUser={"username":"admin","password":"SECRET"}'));
     return;
   }
   const again = () => access(parameters, place);

@@ -3,7 +3,7 @@
 import { act } from "./action.js";
 import { get } from "./api.js";
 import { charts } from "./charts.js";
-import { count, counted, failure, field, h, link, moment, number, paged, rate, route, span, state, table, tiles, timeZone, typedMoment, version } from "./parts.js";
+import { count, counted, failure, field, h, link, moment, number, paged, picker, rate, route, span, state, table, tiles, timeZone, typedMoment, version } from "./parts.js";
 
 const topicColumns = [
   ["Topic", (row) => link(row.name, "topic", { name: row.name })],
@@ -252,15 +252,16 @@ function picture(events) {
 }
 
 export async function why(parameters, place) {
-  const groupInput = h("input", { type: "text", value: parameters.group || "", required: true });
-  const topicInput = h("input", { type: "text", value: parameters.topic || "" });
+  const groups = picker("groups", parameters.group, { required: true });
+  const topics = picker("topics", parameters.topic, { title: "Topic (optional)" });
+  const [groupInput, topicInput] = [groups.input, topics.input];
   const message = h("input", { type: "text", value: parameters.message || "" });
   const found = h("div");
   place.replaceChildren(h("h1", {}, "Why?"), h("p", {}, "Explains why a group did not consume a message, lags, or consumed a message twice."),
     h("form", { onsubmit: (event) => {
       event.preventDefault();
       location.hash = route("why", { group: groupInput.value, topic: topicInput.value, message: message.value });
-    } }, field("Group", groupInput), field("Topic (optional)", topicInput), field("Message id (optional)", message), h("button", { class: "main" }, "Explain")), found);
+    } }, groups.element, topics.element, field("Message id (optional)", message), h("button", { class: "main" }, "Explain")), found);
   if (!parameters.group) {
     if (parameters.topic) found.replaceChildren(...(await askedOf(parameters)));
     return;

@@ -95,13 +95,48 @@ export function state(value, reason) {
   return h("span", { class: `state ${STATES[value] || "bad"}`, title: reason || null }, value);
 }
 
-// columns: [title, row => content, "number"?]
+// How each table is sorted, by its caption without numbers: kept while a page is drawn again.
+const sorted = new Map();
+const UNSORTED = new Set(["Actions", "Change", "Select"]);
+
+// columns: [title, row => content, "number"?, row => value to sort by?]. Without the value the text of the cell is compared.
 export function table(caption, columns, rows, empty) {
   if (!rows.length) return h("p", { class: "soft" }, empty || "None.");
-  const head = columns.map(([title, , kind]) => h("th", { scope: "col", class: kind }, title));
-  const body = rows.map((row) => h("tr", {}, columns.map(([, cell, kind]) => h("td", { class: kind }, cell(row)))));
+  const key = `${location.hash.split("?")[0]} ${caption.replace(/[\d,]+/g, "#")}`;
+  const body = h("tbody");
+  const lines = rows.map((row, at) => ({ row, at, element: h("tr", {}, columns.map(([, cell, kind]) => h("td", { class: kind }, cell(row)))) }));
+  const heads = columns.map(([title, , kind], at) => h("th", { scope: "col", class: kind }, title && rows.length > 1 && !UNSORTED.has(title)
+    ? h("button", { type: "button", class: "sort", onclick: () => { sorted.set(key, next(sorted.get(key), at)); arrange(); } }, title) : title));
+  const value = (line, at) => (columns[at][3] ? columns[at][3](line.row) : sortable(line.element.children[at].textContent, columns[at][2] === "number"));
+  function arrange() {
+    const [at, way] = sorted.get(key) || [-1, 0];
+    const order = at < 0 || at >= columns.length ? lines : [...lines].sort((one, other) => way * compare(value(one, at), value(other, at)) || one.at - other.at);
+    heads.forEach((head, which) => { if (which === at) head.setAttribute("aria-sort", way > 0 ? "ascending" : "descending"); else head.removeAttribute("aria-sort"); });
+    body.replaceChildren(...order.map((line) => line.element));
+  }
+  arrange();
   return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
-    h("table", {}, h("caption", {}, caption), h("thead", {}, h("tr", {}, head)), h("tbody", {}, body)));
+    h("table", {}, h("caption", {}, caption), h("thead", {}, h("tr", {}, heads)), body));
+}
+
+// Down, up, and then the order of the page again.
+function next(now, at) {
+  if (!now || now[0] !== at) return [at, -1];
+  return now[1] < 0 ? [at, 1] : [-1, 0];
+}
+
+const UNITS = { ms: 1, s: 1000, min: 60_000, h: 3_600_000, d: 86_400_000, B: 1, KiB: 1024, MiB: 1024 ** 2, GiB: 1024 ** 3, TiB: 1024 ** 4 };
+
+// The size of "1,204", "3.5 KiB" or "2 min 4 s"; -1 for no number, so that unknown values come last.
+function sortable(text, isNumber) {
+  if (!isNumber) return text.toLowerCase();
+  const parts = [...text.replaceAll(",", "").matchAll(/(-?[\d.]+)\s*([A-Za-z]+)?/g)];
+  return parts.length ? parts.reduce((sum, [, digits, unit]) => sum + Number(digits) * (UNITS[unit] || 1), 0) : -1;
+}
+
+function compare(one, other) {
+  if (typeof one === "number" && typeof other === "number") return one - other;
+  return String(one).localeCompare(String(other), "en", { numeric: true });
 }
 
 export function tiles(...pairs) {
