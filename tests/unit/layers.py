@@ -47,6 +47,7 @@ LAYERS: dict[str, int] = {
     "testing": 4,
     "simulation": 4,
     "console": 4,
+    "proxy": 4,
     "contrib": 4,
 }
 # The command line shows what the in-process cluster starts and runs simulations, and a simulation is made of what tests use.

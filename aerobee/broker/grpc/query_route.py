@@ -57,7 +57,7 @@ class RouteRpcs:
         if topic is None:
             text = f"CODE: 17  DESC: No topic route info in name server for the topic: {name}\n{FAQ}"
             raise RpcRefused(pb.TOPIC_NOT_FOUND, text)
-        queues = _queues(topic, shown, self._broker(context, request.endpoints))
+        queues = route_queues(topic, shown, self._broker(context, request.endpoints))
         return pb.QueryRouteResponse(status=status(), message_queues=queues)
 
     def query_assignment(
@@ -93,10 +93,9 @@ class RouteRpcs:
         )
 
 
-def own_endpoints(own: tuple[str, int], asked: pb.Endpoints) -> pb.Endpoints:
-    """Where the client reaches this broker: what it called the endpoint, which holds through port maps and TLS fronts.
-
-    Of several addresses the one at which its connection was accepted; that one also where none fits. Raises RpcRefused.
+def asked_endpoints(asked: pb.Endpoints) -> pb.Endpoints | None:
+    """A copy of what the client called its endpoints, without unknown fields, which an answer would repeat for every queue; None where
+    they name no address. Raises RpcRefused.
     """
     if len(asked.addresses) > ADDRESSES_MAX:
         text = f"the endpoints have {len(asked.addresses)} addresses, at most {ADDRESSES_MAX} are allowed"
@@ -104,21 +103,33 @@ def own_endpoints(own: tuple[str, int], asked: pb.Endpoints) -> pb.Endpoints:
     if any(len(address.host) > ECHOED_CHARS_MAX for address in asked.addresses):
         text = f"an address of the endpoints has more than {ECHOED_CHARS_MAX} characters"
         raise RpcRefused(pb.ILLEGAL_ACCESS_POINT, text)
-    # Copied: fields that are not known are not repeated for every queue.
+    if not asked.addresses or not asked.scheme:
+        return None
     addresses = [pb.Address(host=address.host, port=address.port) for address in asked.addresses]
-    if len(addresses) == 1 and addresses[0].host and asked.scheme:
-        return pb.Endpoints(scheme=asked.scheme, addresses=addresses)
+    return pb.Endpoints(scheme=asked.scheme, addresses=addresses)
+
+
+def own_endpoints(own: tuple[str, int], asked: pb.Endpoints) -> pb.Endpoints:
+    """Where the client reaches this broker: what it called the endpoint, which holds through port maps and TLS fronts.
+
+    Of several addresses the one at which its connection was accepted; that one also where none fits. Raises RpcRefused.
+    """
+    copied = asked_endpoints(asked)
+    addresses = [] if copied is None else list(copied.addresses)
+    if copied is not None and len(addresses) == 1 and addresses[0].host:
+        return copied
     host, port = own
     fitting = [address for address in addresses if address.port == port]
     if len(fitting) > 1:
         fitting = [address for address in fitting if address.host == host]
-    if len(fitting) == 1 and asked.scheme:
+    if len(fitting) == 1:
         return pb.Endpoints(scheme=asked.scheme, addresses=fitting)
     scheme = pb.DOMAIN_NAME if not is_ip(host) else pb.IPv6 if ":" in host else pb.IPv4
     return pb.Endpoints(scheme=scheme, addresses=[pb.Address(host=host, port=port)])
 
 
-def _queues(topic: TopicConfig, resource: pb.Resource, broker: pb.Broker) -> list[pb.MessageQueue]:
+def route_queues(topic: TopicConfig, resource: pb.Resource, broker: pb.Broker) -> list[pb.MessageQueue]:
+    """One broker's queues of a topic, as a route lists them."""
     reads = topic.read_queue_nums if topic.is_readable else 0
     writes = topic.write_queue_nums if topic.is_writable else 0
     both = min(reads, writes)

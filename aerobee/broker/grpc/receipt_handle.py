@@ -29,8 +29,8 @@ class Receipt:
         return f"{self.handle}{where}"
 
 
-def parse_receipt(text: str, *, broker_name: str) -> Receipt:
-    """Read a receipt handle of this broker. Raises RpcRefused (INVALID_RECEIPT_HANDLE), which ends a client's repetitions."""
+def parse_receipt(text: str, *, broker_name: str | None) -> Receipt:
+    """Read a receipt handle of this broker; of any broker where `broker_name` is None. Raises RpcRefused (INVALID_RECEIPT_HANDLE), which ends a client's repetitions."""
     if len(text) > HANDLE_CHARS_MAX:
         raise RpcRefused(
             pb.INVALID_RECEIPT_HANDLE,
@@ -43,7 +43,7 @@ def parse_receipt(text: str, *, broker_name: str) -> Receipt:
         handle = parse_handle(text)
     except MalformedFrame as error:
         raise RpcRefused(pb.INVALID_RECEIPT_HANDLE, f"{text[:120]!r} is not a receipt handle") from error
-    if handle.broker_name != broker_name:
+    if broker_name is not None and handle.broker_name != broker_name:
         raise RpcRefused(
             pb.INVALID_RECEIPT_HANDLE,
             f"the receipt handle is of broker {handle.broker_name}, not of {broker_name}",

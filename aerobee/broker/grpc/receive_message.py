@@ -136,30 +136,20 @@ class ReceiveRpc:
             text = f"attempt_id has {len(request.attempt_id)} characters, at most {ATTEMPT_ID_CHARS_MAX} are allowed"
             raise RpcRefused(pb.BAD_REQUEST, text)
         config = self._groups.get(group)
-        expression_type, expression = _filter(request.filter_expression)
+        expression_type, expression = asked_filter(request.filter_expression)
         return PopRequest(
             group=group,
             topic=topic,
             queue_id=ANY_QUEUE,
             count_max=min(max(1, request.batch_size), POP_COUNT_MAX),
-            invisible_ms=_invisible_ms(request),
-            poll_ms=self._poll_ms(context, request),
+            invisible_ms=invisible_ms(request),
+            poll_ms=poll_ms(context, request, self._clock.monotonic()),
             init_mode=INIT_FROM_MAX,
             expression_type=expression_type,
             expression=expression,
             ordered=config is not None and config.consume_message_orderly,
             attempt_id=request.attempt_id,
         )
-
-    def _poll_ms(self, context: RpcContext, request: pb.ReceiveMessageRequest) -> int:
-        left_ms = POLL_MS_MAX + ANSWER_MS
-        if context.deadline is not None:
-            left_ms = int((context.deadline - self._clock.monotonic()) * 1000)
-        if request.HasField("long_polling_timeout"):
-            wanted_ms = duration_ms(request.long_polling_timeout)
-        else:
-            wanted_ms = left_ms - REQUEST_MS
-        return max(0, min(wanted_ms, POLL_MS_MAX, left_ms - ANSWER_MS))
 
     # --- what calls use
 
@@ -296,7 +286,7 @@ class Receiving:
         self.topic = topic
         self.group = group
         self.renews = request.auto_renew
-        self._tags = _wanted_tags(request.filter_expression)
+        self._tags = wanted_tags(request.filter_expression)
         self._messages: list[Popped] = []
         self._is_sent = self._is_done = False
         self._waiter: asyncio.Future[None] | None = None  # where the call has a task
@@ -414,7 +404,7 @@ def _records(body: bytes) -> Iterator[Record | None]:
         at += record.total_size
 
 
-def _filter(expression: pb.FilterExpression) -> tuple[str, str]:
+def asked_filter(expression: pb.FilterExpression) -> tuple[str, str]:
     """(type, expression) as the broker's services name them. Raises RpcRefused."""
     if expression.type == pb.SQL:
         if not expression.expression.strip():
@@ -423,15 +413,27 @@ def _filter(expression: pb.FilterExpression) -> tuple[str, str]:
     return TYPE_TAG, expression.expression
 
 
-def _wanted_tags(expression: pb.FilterExpression) -> frozenset[str] | None:
+def wanted_tags(expression: pb.FilterExpression) -> frozenset[str] | None:
     """The tags in the client's filter; None: every message."""
     if expression.type == pb.SQL or expression.expression in ("", "*"):
         return None
     return frozenset(parse_tags(expression.expression)) or None
 
 
-def _invisible_ms(request: pb.ReceiveMessageRequest) -> int:
-    """Raises RpcRefused."""
+def poll_ms(context: RpcContext, request: pb.ReceiveMessageRequest, now: float) -> int:
+    """How long a request may wait for messages; `now` in monotonic seconds."""
+    left_ms = POLL_MS_MAX + ANSWER_MS
+    if context.deadline is not None:
+        left_ms = int((context.deadline - now) * 1000)
+    if request.HasField("long_polling_timeout"):
+        wanted_ms = duration_ms(request.long_polling_timeout)
+    else:
+        wanted_ms = left_ms - REQUEST_MS
+    return max(0, min(wanted_ms, POLL_MS_MAX, left_ms - ANSWER_MS))
+
+
+def invisible_ms(request: pb.ReceiveMessageRequest) -> int:
+    """The invisible time that a request wants. Raises RpcRefused."""
     if request.auto_renew:
         return FIRST_INVISIBLE_MS
     wanted_ms = duration_ms(request.invisible_duration)

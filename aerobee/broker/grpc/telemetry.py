@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Protocol
 
-from aerobee.broker.consumer.group_table import GroupTable
 from aerobee.broker.grpc.access import RpcAccess
 from aerobee.broker.grpc.client import GrpcClient
 from aerobee.broker.grpc.client_heartbeat import LITE_TYPES, heartbeat_of
@@ -36,6 +36,12 @@ SETTINGS_BYTES_MAX = 256 * 1024  # 1,000 topics with filters; some 30 ms to appl
 FAILED = "process client telemetryCommand failed. "
 
 
+class Groups(Protocol):
+    """The settings of groups: a broker's GroupTable, or what a proxy has read of them."""
+
+    def get(self, name: str) -> SubscriptionGroupConfig | None: ...
+
+
 class Telemetry:
     """Opens the Telemetry streams of clients."""
 
@@ -45,7 +51,7 @@ class Telemetry:
         clients: ClientTable,
         requests: BrokerRequests,
         access: RpcAccess,
-        groups: GroupTable,
+        groups: Groups,
         body_bytes_max: Callable[[], int],
         clock: Clock,
     ) -> None:

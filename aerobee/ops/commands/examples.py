@@ -17,6 +17,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "aerobee broker -c broker.conf --print-config",
     ),
     "controller": ("aerobee controller -c controller.conf",),
+    "proxy": (
+        "aerobee proxy",
+        "aerobee proxy --nameserver 10.0.0.1:9876 --certificate proxy.pem --key proxy.key",
+    ),
     "send": (
         'aerobee send orders "order 17 paid" --tag paid --keys o-17',
         "aerobee send orders --file orders.txt",

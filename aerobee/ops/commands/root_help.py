@@ -26,6 +26,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "nameserver": "run a NameServer in this process",
         "broker": "run a broker in this process",
         "controller": "run a controller, which elects the masters of broker groups",
+        "proxy": "serve gRPC clients in front of any cluster",
         "console": "serve the web console",
         "doctor": "check that every part of the cluster is reachable and healthy",
         "top": "watch rates and lag of brokers, topics and groups",

@@ -41,6 +41,7 @@ COMMANDS = {
     "nameserver": "servers.nameserver",
     "broker": "servers.broker",
     "controller": "servers.controller",
+    "proxy": "servers.proxy",
     "send": "commands.send",
     "consume": "commands.consume",
     "doctor": "diagnosis.doctor",

@@ -1,0 +1,224 @@
+"""ReceiveMessage by remoting: a pop at the broker that the queue in the request names, else at the topic's brokers in turn.
+
+A pop cannot be taken back: when its client has left meanwhile, its messages are made visible again as soon as they come.
+Source: ReceiveMessageActivity, ConsumerProcessor (RocketMQ 5.5.0).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from aerobee.broker.grpc.message_form import delivered_message
+from aerobee.broker.grpc.names import group_name, topic_name
+from aerobee.broker.grpc.receipt_handle import Receipt
+from aerobee.broker.grpc.receive_message import (
+    ATTEMPT_ID_CHARS_MAX,
+    asked_filter,
+    invisible_ms,
+    poll_ms,
+    wanted_tags,
+)
+from aerobee.broker.grpc.refusal import RpcRefused, status
+from aerobee.broker.grpc.rpc import ResponseStream, RpcContext
+from aerobee.broker.grpc.times import set_ms
+from aerobee.client.base.topic_route import subscribe_queues
+from aerobee.client.consumer.pop_calls import ANSWER_MARGIN_S, NOTHING
+from aerobee.client.consumer.popped import decode_popped
+from aerobee.errors import AerobeeError, MessageDamaged, RemoteError
+from aerobee.grpc.proto import messages as pb
+from aerobee.message import Record, decode_record
+from aerobee.proxy.cluster import ProxyCluster
+from aerobee.proxy.handles import Handles
+from aerobee.proxy.renewals import ProxyRenewals
+from aerobee.remoting.codes import RequestCode
+from aerobee.remoting.command import RemotingCommand, boolean_text
+from aerobee.remoting.protocol import ANY_QUEUE, POP_COUNT_MAX
+
+log = logging.getLogger(__name__)
+
+INIT_FROM_MAX = "1"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One pop: what the client wants, of which broker."""
+
+    topic: str
+    group: str
+    broker_name: str
+    fields: dict[str, str]
+    wait_ms: int
+    ordered: bool
+    tries_max: int
+    tags: frozenset[str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Popped:
+    """A message for the client."""
+
+    receipt: Receipt
+    record: Record
+    message: pb.Message
+
+
+class ProxyReceives:
+    """Serves ReceiveMessage."""
+
+    def __init__(self, cluster: ProxyCluster, handles: Handles, renewals: ProxyRenewals) -> None:
+        self._cluster = cluster
+        self._handles = handles
+        self._renewals = renewals
+        self._turn = 0
+
+    async def receive(
+        self, context: RpcContext, request: pb.ReceiveMessageRequest, stream: ResponseStream
+    ) -> None:
+        """Pop, and send what came. Raises RpcRefused, AerobeeError."""
+        asked = await self._asked(context, request)
+        self._renewals.seen(context.client)
+        pop = self._cluster.session.tasks.spawn(self._pop(asked), "proxy-pop", awaited=True)
+        try:
+            found = await asyncio.shield(pop)
+        except asyncio.CancelledError:
+            pop.add_done_callback(lambda done: self._unwanted(asked, done))
+            raise
+        kept = await self._kept(asked, found)
+        if not kept:
+            await stream.send(
+                pb.ReceiveMessageResponse(status=status(pb.MESSAGE_NOT_FOUND, "no new message"))
+            )
+        else:
+            self._answer(context, asked, kept, stream, renews=request.auto_renew)
+        last = pb.ReceiveMessageResponse()
+        set_ms(last.delivery_timestamp, self._cluster.clock.now_ms())
+        stream.push(last)
+
+    def _answer(
+        self, context: RpcContext, asked: Asked, kept: list[Popped], stream: ResponseStream, *, renews: bool
+    ) -> None:
+        is_sent = False
+
+        def ended(_: object) -> None:
+            for popped in kept:
+                if is_sent and not stream.is_cut_off:
+                    if renews:
+                        self._renewals.add(
+                            asked.group, context.client, context.peer.address, asked.topic, popped.receipt
+                        )
+                else:
+                    self._handles.give_back(asked.group, asked.topic, popped.receipt)
+
+        context.peer.on_close(ended)
+        if stream.is_over:
+            return
+        is_sent = True
+        stream.push(pb.ReceiveMessageResponse(status=status()))
+        for popped in kept:
+            stream.push(pb.ReceiveMessageResponse(message=popped.message))
+
+    async def _asked(self, context: RpcContext, request: pb.ReceiveMessageRequest) -> Asked:
+        topic, group = topic_name(request.message_queue.topic), group_name(request.group)
+        if len(request.attempt_id) > ATTEMPT_ID_CHARS_MAX:
+            text = f"attempt_id has {len(request.attempt_id)} characters, at most {ATTEMPT_ID_CHARS_MAX} are allowed"
+            raise RpcRefused(pb.BAD_REQUEST, text)
+        hidden_ms = invisible_ms(request)
+        expression_type, expression = asked_filter(request.filter_expression)
+        brokers = list(
+            dict.fromkeys(each.broker_name for each in subscribe_queues(await self._cluster.route(topic)))
+        )
+        if not brokers:
+            raise RpcRefused(pb.FORBIDDEN, "no readable queue")
+        named = request.message_queue.broker.name
+        if named not in brokers:
+            self._turn = (self._turn + 1) % len(brokers)
+            named = brokers[self._turn]
+        config = await self._cluster.group(group)
+        wait_ms = poll_ms(context, request, self._cluster.clock.monotonic())
+        fields = {
+            "consumerGroup": group,
+            "topic": topic,
+            "queueId": str(ANY_QUEUE),
+            "maxMsgNums": str(min(max(1, request.batch_size), POP_COUNT_MAX)),
+            "invisibleTime": str(hidden_ms),
+            "pollTime": str(wait_ms),
+            "bornTime": str(self._cluster.clock.now_ms()),
+            "initMode": INIT_FROM_MAX,
+            "expType": expression_type,
+            "exp": expression,
+            "order": boolean_text(config.consume_message_orderly),
+            "bname": named,
+        }
+        if request.attempt_id:
+            fields["attemptId"] = request.attempt_id
+        return Asked(
+            topic,
+            group,
+            named,
+            fields,
+            wait_ms,
+            ordered=config.consume_message_orderly,
+            tries_max=config.retry_max_times,
+            tags=wanted_tags(request.filter_expression),
+        )
+
+    async def _pop(self, asked: Asked) -> list[Popped]:
+        session = self._cluster.session
+        address = await session.broker_address(asked.broker_name, asked.topic)
+        request = RemotingCommand(RequestCode.POP_MESSAGE, dict(asked.fields))
+        answer = await session.call(address, request, timeout_s=asked.wait_ms / 1000 + ANSWER_MARGIN_S)
+        if answer.code in NOTHING:
+            return []
+        if answer.code:
+            raise RemoteError(answer.code, answer.remark or "")
+        popped = decode_popped(answer, asked.topic, asked.group, asked.broker_name)
+        found = []
+        for each, record in zip(popped, _records(answer.body), strict=True):
+            if record is None:
+                continue
+            receipt = Receipt(each.handle, record.physical_offset)
+            if asked.ordered:
+                record = replace(record, reconsume_times=each.times_before)
+            message = delivered_message(record, topic=asked.topic, receipt_handle=str(receipt))
+            found.append(Popped(receipt, record, message))
+        return found
+
+    async def _kept(self, asked: Asked, found: list[Popped]) -> list[Popped]:
+        """Without those that only have the hash of a wanted tag, and those with too many attempts, which become dead letters."""
+        kept = []
+        for popped in found:
+            try:
+                if asked.tags is not None and popped.record.tag not in asked.tags:
+                    await self._handles.acknowledge(asked.group, asked.topic, popped.receipt)
+                elif not asked.ordered and 0 <= asked.tries_max < popped.record.reconsume_times:
+                    await self._handles.bury(
+                        asked.group, asked.topic, popped.receipt, popped.record.reconsume_times
+                    )
+                else:
+                    kept.append(popped)
+            except AerobeeError as error:
+                log.info("message %s of %s: %s", popped.receipt, asked.group, error)
+        return kept
+
+    def _unwanted(self, asked: Asked, done: asyncio.Task[list[Popped]]) -> None:
+        if not done.cancelled() and done.exception() is None:
+            for popped in done.result():
+                self._handles.give_back(asked.group, asked.topic, popped.receipt)
+
+
+def _records(body: bytes) -> Iterator[Record | None]:
+    """Records that stand back to back; None for one that is damaged."""
+    at = 0
+    while at < len(body):
+        try:
+            record = decode_record(body, at)
+        except MessageDamaged as error:
+            record = decode_record(body, at, check_crc=False)
+            log.error("message %d of %s is not delivered: %s", record.queue_offset, record.topic, error)
+            yield None
+        else:
+            yield record
+        at += record.total_size
