@@ -38,7 +38,7 @@ DEAD_LETTERS_S = 30.0  # interval of counting dead-letter messages
 DEAD_LETTER_GROUPS_MAX = 100  # groups whose dead-letter messages are counted
 # Replication state of Aerobee's brokers: broker/replication/facts.py.
 HA_KEYS = ("haRole", "haEpoch", "haReplicas", "haMissing", "haTrouble")
-RATE_S = 10.0  # rates of consumption are means over at least this: consumers commit every 5 s
+RATE_S = 20.0  # rates of consumption are means over at least this: consumers commit every 5 s
 FIRST_S = 10.0
 NAMES_S = 10.0  # interval of reading the names of topics and groups
 T = TypeVar("T")

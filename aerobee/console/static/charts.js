@@ -18,9 +18,10 @@ function svg(tag, attributes, text) {
 }
 
 // The ends of equal steps of 1, 2 or 5 times a power of ten, from 0 to at least `most`.
-function ticks(most, isBytes) {
+function ticks(most, unit) {
   if (!(most > 0)) return [0, 1];
-  const base = isBytes ? 1024 ** Math.floor(Math.log(most) / Math.log(1024)) : 1;
+  const ofTime = most >= 14_400_000 ? 3_600_000 : most >= 600_000 ? 60_000 : 1;
+  const base = unit === "bytes" ? 1024 ** Math.floor(Math.log(most) / Math.log(1024)) : unit === "ms" ? ofTime : 1;
   const raw = most / base / 4;
   const power = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 5, 10].find((each) => each * power >= raw) * power * base;
@@ -37,7 +38,7 @@ function clock(ms, stepMs) {
 
 function draw(chart, data, width) {
   const most = Math.max(0, ...chart.lines.flatMap((line) => line.values.filter((value) => value !== null)));
-  const ends = ticks(most, chart.unit === "bytes");
+  const ends = ticks(most, chart.unit);
   const top = ends[ends.length - 1];
   const x = (at) => LEFT + (at / Math.max(1, data.points - 1)) * (width - LEFT - RIGHT);
   const y = (value) => HEIGHT - BOTTOM - (value / top) * (HEIGHT - TOP - BOTTOM);

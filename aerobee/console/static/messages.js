@@ -21,7 +21,7 @@ const COLUMNS = {
   body: ["Body", (message) => h("span", { class: "preview" }, preview(message))],
 };
 
-let columns = ["time", "queue", "offset", "key", "tag", "body"];
+let columns = innerWidth < 760 ? ["time", "body"] : ["time", "queue", "offset", "key", "tag", "body"];
 try { const kept = JSON.parse(localStorage.getItem("columns")); if (Array.isArray(kept) && kept.length) columns = kept.filter((name) => name in COLUMNS); } catch { /* no choice is kept, or storage is forbidden */ }
 
 function preview(message) {

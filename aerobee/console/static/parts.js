@@ -54,6 +54,7 @@ export function number(value, unit, exact = false) {
     while (left >= 1024 && at < 4) { left /= 1024; at += 1; }
     return `${at === 0 ? Math.round(left) : left.toFixed(exact ? 1 : 0)} ${["B", "KiB", "MiB", "GiB", "TiB"][at]}`;
   }
+  if (unit === "ms" && value >= 1000 && !exact) return value < 600_000 ? `${trimmed(value / 1000)} s` : value < 14_400_000 ? `${trimmed(value / 60_000)} min` : `${trimmed(value / 3_600_000)} h`;
   if (unit === "ms") return value >= 1000 ? span(value) : `${value >= 10 || Number.isInteger(value) ? Math.round(value) : value.toFixed(exact ? 2 : 1)} ms`;
   if (unit === "%") return `${value >= 10 || Number.isInteger(value) ? Math.round(value) : value.toFixed(1)} %`;
   const short = exact ? (value >= 100 || Number.isInteger(value) ? count(value) : value.toFixed(1))

@@ -33,7 +33,7 @@ async function deadLetters(group, place) {
     table(`${counted(found.dead_letters.length, "message")}${found.is_cut ? " (the oldest)" : ""}`, [
       ["Select", boxes], ["Died", (row) => moment(row.died_ms)], ["Topic", (row) => row.topic || "–"], ["Reason", (row) => row.reason || "–"], ["Error", (row) => row.error || "–"], ["Tries", (row) => row.tries, "number"],
       ["Body", (row) => { const text = textOf(row.message); return h("span", { class: "preview" }, text === null ? counted(row.message.body_bytes, "byte") : text.slice(0, 120)); }],
-      ["Message", (row) => h("button", { type: "button", onclick: () => { detail.replaceChildren(h("h2", {}, "Message"), messageCard(row.message)); detail.scrollIntoView(); } }, row.message_id)],
+      ["Message", (row) => h("button", { type: "button", onclick: () => { detail.replaceChildren(h("h2", {}, "Message"), messageCard(row.message)); detail.scrollIntoView(); }, "aria-label": `Show ${row.message_id}`, title: row.message_id }, "Show")],
     ], found.dead_letters, "The group has no dead-letter messages."),
     detail,
   );
