@@ -333,6 +333,56 @@ def rocketmq_proxy() -> Iterator[tuple[Server, int]]:
 
 
 @contextlib.contextmanager
+def rocketmq_local_proxy(
+    *, extra: Mapping[str, str] | None = None, heap: str = "2g"
+) -> Iterator[tuple[Server, int]]:
+    """RocketMQ's nameserver, and its gRPC proxy in local mode: the broker runs in the proxy's process. Yields it and the proxy's port;
+    `Server.port` is the broker's."""
+    if not ROCKETMQ_LIB.is_dir():
+        raise ServerFailed(
+            f"{ROCKETMQ_LIB} is missing: run scripts/setup-interop, or set AEROBEE_ROCKETMQ_LIB"
+        )
+    with scratch("rocketmq-local") as directory:
+        nameserver_port, port, grpc_port, remoting_port = free_ports(4)
+        server = Server("rocketmq-local", port, directory, nameserver_port=nameserver_port)
+        (directory / "namesrv.conf").write_text(f"listenPort={nameserver_port}\nbindAddress=127.0.0.1\n")
+        conf = broker_properties(directory, port, sync_flush=False, extra=extra)
+        settings = {
+            "rocketMQClusterName": "DefaultCluster",
+            "namesrvAddr": f"127.0.0.1:{nameserver_port}",
+            "grpcServerPort": grpc_port,
+            "remotingListenPort": remoting_port,
+            "proxyMode": "LOCAL",
+        }
+        path = directory / "rmq-proxy.json"
+        path.write_text(json.dumps(settings))
+        (directory / "conf").mkdir()
+        home = [f"-Drocketmq.home.dir={directory}", f"-Duser.home={directory}"]
+        java = ["java", *home, "-cp", f"{ROCKETMQ_LIB}/*"]
+        try:
+            names = ["org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(directory / "namesrv.conf")]
+            server.spawn([*java, "-Xmx256m", *names], "namesrv.log")
+            server.wait_for_port(nameserver_port, "namesrv.log")
+            flags = [f"-Xms{heap}", f"-Xmx{heap}", "-XX:+UseG1GC"]
+            proxy = [
+                "org.apache.rocketmq.proxy.ProxyStartup",
+                "-pm",
+                "local",
+                "-bc",
+                str(conf),
+                "-pc",
+                str(path),
+            ]
+            server.spawn([*java, *flags, *proxy, "-n", f"127.0.0.1:{nameserver_port}"], "proxy.log")
+            server.wait_for_port(port, "proxy.log")
+            server.wait_for_port(grpc_port, "proxy.log")
+            server.wait_for_text("startup successfully", "proxy.log")
+            yield server, grpc_port
+        finally:
+            server.stop()
+
+
+@contextlib.contextmanager
 def null_server() -> Iterator[Server]:
     """The minimum, see null_server.py."""
     with scratch("null") as directory:
