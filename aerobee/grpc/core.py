@@ -59,6 +59,38 @@ class Http2Core(Protocol):
     def lost(self, now: float, reason: str = ...) -> list[Event]: ...
 
 
+class Http2Burst(Protocol):
+    """What one read did, with the requests that the fast path has served. A protocol, because native code implements it."""
+
+    @property
+    def events(self) -> list[Event]: ...
+    @property
+    def stored_count(self) -> int:
+        """Messages that were stored, and whose responses are part of outgoing()."""
+        ...
+
+    @property
+    def fault(self) -> BaseException | None:
+        """The failure of a request after its first byte was written, or of the burst's end: send nothing of outgoing() then."""
+        ...
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the fault is that of the burst's end: what was stored is not recorded completely."""
+        ...
+
+
+class SendingHttp2(Http2Core, Protocol):
+    """A core that serves ordinary requests of SendMessage itself; native code implements it."""
+
+    def serve(
+        self, data: bytes, now: float, backend: Any, born_host: bytes, now_ms: int, pick: int
+    ) -> Http2Burst:
+        """As receive(), and as proceed() without bytes; no event names the calls that were answered here. `backend` is that of the fast path,
+        `now_ms` the store's time, `pick` a random number of 32 bits, which chooses queues."""
+        ...
+
+
 class MakeHttp2(Protocol):
     """Makes a core; a protocol, because the classes of both cores are callable so."""
 

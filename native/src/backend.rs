@@ -17,6 +17,7 @@ use crate::constants::{FLAG_ONEWAY, REPLY_BYTES_MAX};
 use crate::appender::Appender;
 use crate::batch::Batches;
 use crate::field::{AllFields, Fields};
+use crate::grpc_send::GrpcSends;
 use crate::guard::{Asked, Guard, Shown};
 use crate::delayed::Delayed;
 use crate::latency::Steps;
@@ -39,6 +40,7 @@ pub struct State {
     pub put_steps: Steps,
     pub get_steps: Steps,
     pub requests: Requests,
+    pub grpc_sends: Option<GrpcSends>,
     guard: Option<Guard>,
     reach: Reach,
     handlers: Vec<Box<dyn FrameHandler>>,
@@ -92,6 +94,7 @@ impl Backend {
                 put_steps: Steps::new(&put_steps, put_took)?,
                 get_steps: Steps::new(&get_steps, get_took)?,
                 requests: Requests::new(&request_rows)?,
+                grpc_sends: None,
                 guard,
                 reach: Reach::default(),
                 handlers,
@@ -140,6 +143,14 @@ impl Backend {
         special_properties: HashSet<String>,
     ) -> PyResult<()> {
         self.register(py, Box::new(OptionSends::new(hooks, find_leveled, special_properties)))
+    }
+
+    /// Serve SendMessage of gRPC, too. `queue_count_of` is called with a topic's name; no user may set the properties `reserved`.
+    #[pyo3(signature = (*, queue_count_of, reserved))]
+    fn serve_grpc_sends(&self, py: Python<'_>, queue_count_of: Py<PyAny>, reserved: HashSet<String>) -> PyResult<()> {
+        let mut state = self.state(py).ok_or_else(|| PyValueError::new_err("the fast path is busy"))?;
+        state.grpc_sends = Some(GrpcSends::new(queue_count_of, reserved));
+        Ok(())
     }
 
     /// Messages stored and delivered since the last call.

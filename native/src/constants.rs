@@ -96,5 +96,13 @@ constants! {
     BLANK_BYTES: i64 = 8;
     CK_LEAD_MS: i64 = 1_000;
     POP_PRECISION_MS: i64 = 1_000;
+    // SendMessage of gRPC (aerobee/broker/grpc).
+    GRPC_OK: u64 = 20_000;
+    GRPC_PROPERTIES_BYTES_MAX: usize = 16_384;
+    GRPC_SECONDS_MAX: i64 = 253_402_300_799;
+    GRPC_CLIENT_ID_CHARS_MAX: usize = 255;
+    GRPC_BORN_HOST: &str = "__BORNHOST";
+    GRPC_BORN_TIMESTAMP: &str = "BORN_TIMESTAMP";
+    GRPC_TRACE_CONTEXT: &str = "TRACE_CONTEXT";
     SIZE_ENDS: [usize; 6] = [1 << 10, 4 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20];
 }

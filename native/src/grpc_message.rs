@@ -4,7 +4,7 @@
 //!
 //! A length is checked before any byte is kept. Compressed messages are inflated by the Python core.
 
-const HEAD_BYTES: usize = 5;
+pub const HEAD_BYTES: usize = 5;
 
 /// What is wrong with a call's bytes.
 pub enum MessageFault {

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyString};
 
 #[pyclass(frozen, module = "aerobee_native")]
@@ -11,8 +12,7 @@ pub struct Call {
     pub stream_id: u32,
     #[pyo3(get)]
     pub path: Py<PyString>,
-    #[pyo3(get)]
-    pub metadata: Py<PyDict>,
+    pub metadata: PyOnceLock<Py<PyDict>>, // set when the call is announced
     #[pyo3(get)]
     pub started: f64,
     #[pyo3(get)]
@@ -24,6 +24,11 @@ pub struct Call {
 
 #[pymethods]
 impl Call {
+    #[getter]
+    fn metadata<'py>(&self, py: Python<'py>) -> Bound<'py, PyDict> {
+        self.metadata.get_or_init(py, || PyDict::new(py).unbind()).bind(py).clone()
+    }
+
     #[getter]
     fn is_half_closed(&self) -> bool {
         self.half_closed.load(Ordering::Relaxed)

@@ -5,21 +5,39 @@
 //! is bounded in bytes and in time. Python runs only where events are made, and none of it calls back.
 
 use std::cmp::Reverse;
+use std::sync::Arc;
+use std::time::Instant;
 
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyDict, PyString};
 
-use crate::grpc_message::message_head;
+use crate::backend::{Backend, State};
+use crate::grpc_send::RESPONSE_BYTES_MAX;
+use crate::constants::GRPC_CLIENT_ID_CHARS_MAX;
+use crate::hpack::Field;
 use crate::http2_call::Call;
 use crate::http2_core::{Core, Stop};
-use crate::http2_frame::{self as frames, CANCEL, DATA, ENHANCE_YOUR_CALM, Http2Fault, NO_ERROR, PING, PROTOCOL_ERROR};
-use crate::http2_names::{DEADLINE_EXCEEDED, general};
+use crate::http2_frame::{self as frames, CANCEL, ENHANCE_YOUR_CALM, Http2Fault, NO_ERROR, PING, PROTOCOL_ERROR};
+use crate::http2_names::{DEADLINE_EXCEEDED, OK, general};
 use crate::http2_stream::Closed;
+use crate::outcome;
+use crate::shared::{Burst, Gates};
 
 const DEADLINES_AT_ONCE: usize = 512;
 const OUT_BYTES_KEPT: usize = 4_096; // of an idle connection, for what it sends next
 const PING_DATA: &[u8; 8] = b"aerobee\0";
+
+/// What one read did (Http2Burst of aerobee/grpc/core.py).
+#[pyclass(frozen, get_all, module = "aerobee_native")]
+#[derive(Default)]
+pub struct Http2Burst {
+    pub events: Vec<Py<PyAny>>,
+    pub stored_count: u64,
+    pub fault: Option<Py<PyAny>>,
+    /// The fault is that of the burst's end.
+    pub is_lost: bool,
+}
 
 #[pyclass(module = "aerobee_native")]
 pub struct Http2Connection {
@@ -47,6 +65,42 @@ impl Http2Connection {
     /// Interpret what waits, but not more than is done in one go; return what happened.
     fn proceed(&mut self, py: Python<'_>, now: f64) -> PyResult<Vec<Py<PyAny>>> {
         if self.core.is_closed { Ok(Vec::new()) } else { self.go(py, b"", now) }
+    }
+
+    /// As receive() or, without bytes, proceed(); ordinary requests of SendMessage are served here, in one burst of `backend`. Once one
+    /// of them is left to the services, all that follow it are: they are stored in the order in which they came.
+    #[allow(clippy::too_many_arguments)]
+    fn serve(
+        &mut self,
+        py: Python<'_>,
+        data: PyBackedBytes,
+        now: f64,
+        backend: &Bound<'_, Backend>,
+        born_host: &[u8],
+        now_ms: i64,
+        pick: u32,
+    ) -> PyResult<Http2Burst> {
+        let mut burst = Http2Burst::default();
+        if self.core.is_closed {
+            return Ok(burst);
+        }
+        if !data.is_empty() {
+            self.core.heard = now;
+            self.core.pinged = None;
+        }
+        self.core.holds_sends = true;
+        let gone = self.go(py, &data, now);
+        self.core.holds_sends = false;
+        let sends = std::mem::take(&mut self.core.sends);
+        burst.events = gone?;
+        if !sends.is_empty() {
+            self.serve_held(py, sends, now, backend.get(), (born_host, now_ms, pick), &mut burst)?;
+        }
+        if !self.core.has_more {
+            self.core.announce_held(py)?;
+        }
+        burst.events.append(&mut self.core.events);
+        Ok(burst)
     }
 
     /// Whether bytes of the peer wait for proceed().
@@ -118,33 +172,7 @@ impl Http2Connection {
 
     /// Send one response message. False when the caller has to wait for Writable before it sends the next one.
     fn send_message(&mut self, py: Python<'_>, call: &Bound<'_, Call>, data: PyBackedBytes, now: f64) -> PyResult<bool> {
-        let stream_id = call.get().stream_id;
-        if self.core.streams.get(&stream_id).is_none_or(|stream| stream.is_finishing) {
-            return Ok(true);
-        }
-        self.core.write_response_headers(stream_id);
-        let Some(stream) = self.core.streams.get_mut(&stream_id) else { return Ok(true) };
-        let head = message_head(data.len());
-        let length = head.len() + data.len();
-        let room = self.core.send_window.min(stream.send_window).min(self.core.send_frame_bytes_max.into());
-        if stream.unsent.is_empty() && length as i64 <= room {
-            frames::write(&mut self.core.out, DATA, 0, stream_id, &[&head, &data]);
-            self.core.send_window -= length as i64;
-            stream.send_window -= length as i64;
-            self.core.scanner.on_response();
-            return Ok(true);
-        }
-        stream.unsent.push_back([head.as_slice(), &data].concat());
-        stream.unsent_bytes += length;
-        self.core.unsent_bytes += length;
-        self.core.pump(stream_id, now);
-        let is_blocked = self.core.streams.get(&stream_id).is_some_and(|stream| !stream.unsent.is_empty());
-        if is_blocked && self.core.unsent_bytes > self.core.limits.unsent_bytes_end {
-            frames::write_reset(&mut self.core.out, stream_id, CANCEL);
-            self.core.over(py, stream_id, Closed::Reset, "the client takes its responses too slowly")?;
-            return Ok(true);
-        }
-        Ok(!is_blocked || self.core.unsent_bytes <= self.core.limits.unsent_bytes_max)
+        self.core.send(py, call.get().stream_id, &data, now)
     }
 
     /// End the call with this status, after what is unsent.
@@ -230,6 +258,82 @@ impl Http2Connection {
 }
 
 impl Http2Connection {
+    /// Serve requests of SendMessage that were kept.
+    fn serve_held(
+        &mut self,
+        py: Python<'_>,
+        sends: Vec<(u32, Vec<u8>)>,
+        now: f64,
+        backend: &Backend,
+        (born_host, now_ms, pick): (&[u8], i64, u32),
+        result: &mut Http2Burst,
+    ) -> PyResult<()> {
+        let mut sends = sends.into_iter();
+        let mut left = None; // the first one for the services
+        if let Some(mut state) = backend.state(py)
+            && state.grpc_sends.is_some()
+        {
+            let began = Instant::now();
+            let state = &mut *state;
+            let gates = Gates { sends: true, pulls: false };
+            let mut burst = state.shared.begin(py, born_host, now_ms, gates)?;
+            left = self.serve_in(state, &mut burst, &mut sends, now, pick, result);
+            // Whatever has happened: what is stored becomes known to the store.
+            match state.end(&mut burst) {
+                Ok(stored_count) => result.stored_count = stored_count,
+                Err(error) => {
+                    result.fault = Some(error.into_value(py).into_any());
+                    result.is_lost = true;
+                }
+            }
+            state.shared.keep(std::mem::take(&mut burst.replies));
+            state.took(py, began.elapsed(), burst.requests_before, &[])?;
+        }
+        for (stream_id, request) in left.into_iter().chain(sends) {
+            self.core.release_send(py, stream_id, &request)?;
+        }
+        Ok(())
+    }
+
+    /// Serve requests in a burst, up to the first one that is left or that fails; returns the former.
+    fn serve_in(
+        &mut self,
+        state: &mut State,
+        burst: &mut Burst<'_>,
+        sends: &mut std::vec::IntoIter<(u32, Vec<u8>)>,
+        now: f64,
+        pick: u32,
+        result: &mut Http2Burst,
+    ) -> Option<(u32, Vec<u8>)> {
+        let py = burst.writing.py;
+        let mut response = Vec::new();
+        for (number, (stream_id, request)) in (0u32..).zip(sends) {
+            response.clear();
+            let Some(stream) = self.core.streams.get(&stream_id).filter(|stream| !stream.is_finishing) else { continue };
+            let served = match &state.grpc_sends {
+                Some(grpc)
+                    if burst.gates.sends
+                        && stream.unannounced.as_ref().is_some_and(|fields| has_plain_client_id(fields))
+                        && self.core.can_send(stream_id, RESPONSE_BYTES_MAX) =>
+                {
+                    grpc.serve(&mut state.shared, burst, pick.wrapping_add(number), &request, &mut response)
+                }
+                _ => Err(outcome::Stop::Slow),
+            };
+            let failed = match served {
+                Ok(()) => self.core.send(py, stream_id, &response, now).err(),
+                Err(outcome::Stop::Slow) => return Some((stream_id, request)),
+                Err(outcome::Stop::Fault(fault)) => Some(fault),
+            };
+            if let Some(error) = failed {
+                result.fault = Some(error.into_value(py).into_any());
+                return None;
+            }
+            self.core.finish_stream(stream_id, OK, b"", now);
+        }
+        None
+    }
+
     fn go(&mut self, py: Python<'_>, data: &[u8], now: f64) -> PyResult<Vec<Py<PyAny>>> {
         self.core.has_more = false;
         let mut input = std::mem::take(&mut self.core.input);
@@ -298,4 +402,10 @@ impl Http2Connection {
         }
         Ok(())
     }
+}
+
+/// Whether the client names itself with a text that needs no further check.
+fn has_plain_client_id(fields: &[Arc<Field>]) -> bool {
+    let id = fields.iter().rev().find(|field| field.name == b"x-mq-client-id").map(|field| field.value.as_slice());
+    id.is_some_and(|id| !id.is_empty() && id.len() <= GRPC_CLIENT_ID_CHARS_MAX && id.iter().all(u8::is_ascii_graphic))
 }

@@ -8,6 +8,7 @@ use std::sync::{Arc, LazyLock};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
+use crate::grpc_message::message_head;
 use crate::hpack::{self, Field, HeaderDecoder};
 use crate::http2_frame::{
     self as frames, CANCEL, DATA, END_HEADERS, END_STREAM, FrameScanner, HEADERS, Http2Fault, NO_ERROR, ReceiveWindow,
@@ -16,7 +17,7 @@ use crate::http2_limits::Limits;
 use crate::http2_names::{ACCEPTED_ENCODINGS, Names};
 use crate::http2_settings::write_settings;
 use crate::http2_stream::{Block, Closed, Due, Stream};
-use crate::request_headers::SharedTexts;
+use crate::request_headers::{self, SharedTexts};
 
 pub const CONTENT_TYPE: &[u8] = b"application/grpc";
 const DEADLINES_KEPT: usize = 1_024; // entries of calls that have ended, before they are dropped
@@ -97,6 +98,9 @@ pub struct Core {
     pub pinged: Option<f64>,
     pub draining_since: Option<f64>,
     pub events: Vec<Py<PyAny>>,
+    pub holds_sends: bool,       // whole requests of SendMessage go to `sends`
+    pub sends: Vec<(u32, Vec<u8>)>, // stream and request
+    pub held: Vec<u32>,             // calls that were not announced because their request may become one of them
     pub is_closed: bool,
     pub close_reason: String,
 }
@@ -149,6 +153,9 @@ impl Core {
             pinged: None,
             draining_since: None,
             events: Vec::new(),
+            holds_sends: false,
+            sends: Vec::new(),
+            held: Vec::new(),
             is_closed: false,
             close_reason: String::new(),
         })
@@ -170,8 +177,11 @@ impl Core {
                 break;
             }
             let Some(stream) = self.streams.get(&stream_id).filter(|stream| !stream.unsent.is_empty()) else { continue };
-            let call = stream.call.clone_ref(py);
+            let (call, is_known) = (stream.call.clone_ref(py), stream.unannounced.is_none());
             self.pump(stream_id, now);
+            if !is_known {
+                continue;
+            }
             let event = match self.streams.get(&stream_id) {
                 None => &self.names.call_answered,
                 Some(stream) if stream.unsent.is_empty() => &self.names.writable,
@@ -262,6 +272,63 @@ impl Core {
         }
     }
 
+    /// Send one response message, or keep it until the windows allow it. False when the next one has to wait for that.
+    pub fn send(&mut self, py: Python<'_>, stream_id: u32, data: &[u8], now: f64) -> PyResult<bool> {
+        if self.streams.get(&stream_id).is_none_or(|stream| stream.is_finishing) {
+            return Ok(true);
+        }
+        self.write_response_headers(stream_id);
+        let Some(stream) = self.streams.get_mut(&stream_id) else { return Ok(true) };
+        let head = message_head(data.len());
+        let length = head.len() + data.len();
+        let room = self.send_window.min(stream.send_window).min(self.send_frame_bytes_max.into());
+        if stream.unsent.is_empty() && length as i64 <= room {
+            frames::write(&mut self.out, DATA, 0, stream_id, &[&head, data]);
+            self.send_window -= length as i64;
+            stream.send_window -= length as i64;
+            self.scanner.on_response();
+            return Ok(true);
+        }
+        stream.unsent.push_back([head.as_slice(), data].concat());
+        stream.unsent_bytes += length;
+        self.unsent_bytes += length;
+        self.pump(stream_id, now);
+        let is_blocked = self.streams.get(&stream_id).is_some_and(|stream| !stream.unsent.is_empty());
+        if is_blocked && self.unsent_bytes > self.limits.unsent_bytes_end {
+            frames::write_reset(&mut self.out, stream_id, CANCEL);
+            self.over(py, stream_id, Closed::Reset, "the client takes its responses too slowly")?;
+            return Ok(true);
+        }
+        Ok(!is_blocked || self.unsent_bytes <= self.limits.unsent_bytes_max)
+    }
+
+    /// Whether a call may send a message of as many bytes without waiting for a window.
+    pub fn can_send(&self, stream_id: u32, byte_count: usize) -> bool {
+        let Some(stream) = self.streams.get(&stream_id) else { return false };
+        let room = self.send_window.min(stream.send_window).min(self.send_frame_bytes_max.into());
+        stream.unsent.is_empty() && room >= byte_count as i64
+    }
+
+    /// Tell Python of the calls that were kept from it and whose requests have not come.
+    pub fn announce_held(&mut self, py: Python<'_>) -> PyResult<()> {
+        for stream_id in std::mem::take(&mut self.held) {
+            if self.streams.get(&stream_id).is_some_and(|stream| !stream.is_half_closed) {
+                self.announce(py, stream_id)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Tell Python of a call that it does not know yet.
+    pub fn announce(&mut self, py: Python<'_>, stream_id: u32) -> PyResult<()> {
+        let Some(stream) = self.streams.get_mut(&stream_id) else { return Ok(()) };
+        let Some(fields) = stream.unannounced.take() else { return Ok(()) };
+        let metadata = request_headers::metadata(py, &fields, &mut self.texts)?;
+        let _ = stream.call.get().metadata.set(py, metadata.unbind()); // nobody had a call to read it from
+        self.events.push(self.names.call_started.call1(py, (&stream.call,))?);
+        Ok(())
+    }
+
     /// The response is complete: the client need not send the rest of its request.
     pub fn stop_receiving(&mut self, stream_id: u32, is_half_closed: bool) -> Closed {
         if is_half_closed {
@@ -278,9 +345,11 @@ impl Core {
             frames::write_reset(&mut self.out, stream_id, CANCEL);
             return self.over(py, stream_id, Closed::Reset, text);
         }
-        let call = stream.call.clone_ref(py);
+        let (call, is_known) = (stream.call.clone_ref(py), stream.unannounced.is_none());
         self.finish_stream(stream_id, status, text.as_bytes(), now);
-        self.events.push(self.names.call_ended.call1(py, (call, text))?);
+        if is_known {
+            self.events.push(self.names.call_ended.call1(py, (call, text))?);
+        }
         Ok(())
     }
 }
@@ -312,9 +381,11 @@ impl Core {
 
     pub fn over(&mut self, py: Python<'_>, stream_id: u32, closed: Closed, reason: &str) -> PyResult<()> {
         let Some(stream) = self.streams.get(&stream_id) else { return Ok(()) };
-        let call = stream.call.clone_ref(py);
+        let (call, is_known) = (stream.call.clone_ref(py), stream.unannounced.is_none());
         self.forget(stream_id, closed);
-        self.events.push(self.names.call_ended.call1(py, (call, reason))?);
+        if is_known {
+            self.events.push(self.names.call_ended.call1(py, (call, reason))?);
+        }
         Ok(())
     }
 

@@ -8,6 +8,7 @@ use crate::grpc_message::{Cut, MessageFault};
 pub const ACCEPTED_ENCODINGS: &str = "identity,gzip,deflate";
 
 // Statuses of gRPC.
+pub const OK: i64 = 0;
 pub const UNIMPLEMENTED: i64 = 12;
 pub const INTERNAL: i64 = 13;
 pub const RESOURCE_EXHAUSTED: i64 = 8;

@@ -6,9 +6,10 @@ use std::sync::atomic::AtomicBool;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::PyBytes;
 
-use crate::grpc_message::MessageReader;
+use crate::grpc_message::{HEAD_BYTES as MESSAGE_HEAD_BYTES, MessageReader, message_head};
 use crate::hpack::{Field, HpackError};
 use crate::http2_call::Call;
 use crate::http2_core::{CONTENT_TYPE, Core, Stop, block};
@@ -28,6 +29,8 @@ const FRAMES_AT_ONCE: usize = 256;
 const REQUEST_BYTES_AT_ONCE: usize = 4 << 20;
 const MESSAGE_BYTES: usize = 2_048;
 const HEADER_BYTE_BYTES: usize = 64;
+
+const SEND_MESSAGE_PATH: &[u8] = b"/apache.rocketmq.v2.MessagingService/SendMessage";
 
 impl Core {
     /// Whether the connection preface is complete; it is taken off `rest`.
@@ -233,6 +236,7 @@ impl Core {
         now: f64,
     ) -> Result<(), Stop> {
         self.check_informational()?;
+        self.announce(py, stream_id)?;
         let Some(stream) = self.streams.get_mut(&stream_id) else { return Ok(()) };
         if stream.is_half_closed {
             frames::write_reset(&mut self.out, stream_id, STREAM_CLOSED);
@@ -312,16 +316,22 @@ impl Core {
         let call = Call {
             stream_id,
             path: path.unbind(),
-            metadata: request_headers::metadata(py, fields, &mut self.texts)?.unbind(),
+            metadata: PyOnceLock::new(),
             started: now,
             deadline,
             half_closed: AtomicBool::new(ends),
             over: AtomicBool::new(false),
             finishing: AtomicBool::new(false),
         };
+        let is_held = self.holds_sends && !ends && timeout_fault.is_none() && request.path == SEND_MESSAGE_PATH;
         let call = Py::new(py, call)?;
+        let started = if is_held || timeout_fault.is_some() { None } else { Some(call.clone_ref(py)) };
+        if !is_held {
+            let _ = call.get().metadata.set(py, request_headers::metadata(py, fields, &mut self.texts)?.unbind()); // the first time
+        }
         let stream = Stream {
-            call: call.clone_ref(py),
+            call,
+            unannounced: is_held.then(|| fields.to_vec()),
             window: ReceiveWindow::new(self.limits.stream_window_bytes),
             send_window: self.stream_send_window.into(),
             length,
@@ -352,7 +362,12 @@ impl Core {
             self.note_time(deadline, stream_id);
         }
         self.note_time(now + self.limits.request_s, stream_id);
-        self.events.push(self.names.call_started.call1(py, (call,))?);
+        if is_held {
+            self.held.push(stream_id);
+        }
+        if let Some(call) = started {
+            self.events.push(self.names.call_started.call1(py, (call,))?);
+        }
         if ends { self.on_half_close(py, stream_id, now) } else { Ok(()) }
     }
 
@@ -377,6 +392,7 @@ impl Core {
         }
         let increment = if counted > 0 { stream.window.take(counted) } else { None };
         let (is_half_closed, is_finishing) = (stream.is_half_closed, stream.is_finishing);
+        let is_unannounced = stream.unannounced.is_some();
         if counted > 0 {
             self.give_back(counted);
         }
@@ -386,8 +402,35 @@ impl Core {
         if is_finishing {
             return Ok(());
         }
+        if is_unannounced {
+            if is_half_closed && self.hold_send(stream_id, data) {
+                return Ok(());
+            }
+            self.announce(py, stream_id)?;
+        }
         self.take_messages(py, stream_id, data, now)?;
         if is_half_closed { self.on_half_close(py, stream_id, now) } else { Ok(()) }
+    }
+
+    /// Keep a whole request of SendMessage for the fast path. False: it is none, and nothing has happened.
+    fn hold_send(&mut self, stream_id: u32, data: &[u8]) -> bool {
+        let Some(stream) = self.streams.get(&stream_id).filter(|stream| stream.reader.kept_bytes() == 0) else { return false };
+        let Some((head, message)) = data.split_first_chunk::<MESSAGE_HEAD_BYTES>() else { return false };
+        if !self.holds_sends || *head != message_head(message.len()) || message.len() > stream.message_bytes_max {
+            return false;
+        }
+        self.read_bytes += MESSAGE_BYTES + message.len();
+        self.sends.push((stream_id, message.to_vec()));
+        true
+    }
+
+    /// Let the services have a request that was kept.
+    pub fn release_send(&mut self, py: Python<'_>, stream_id: u32, message: &[u8]) -> PyResult<()> {
+        self.announce(py, stream_id)?;
+        let Some(stream) = self.streams.get(&stream_id) else { return Ok(()) };
+        self.events.push(self.names.request_message.call1(py, (&stream.call, PyBytes::new(py, message)))?);
+        self.events.push(self.names.request_ended.call1(py, (&stream.call,))?);
+        Ok(())
     }
 
     /// Open the connection's window again.

@@ -24,6 +24,8 @@ pub enum Closed {
 /// An open call and its stream.
 pub struct Stream {
     pub call: Py<Call>,
+    /// The headers of a call that Python does not know yet: no event names it.
+    pub unannounced: Option<Vec<Arc<Field>>>,
     pub window: ReceiveWindow,
     pub send_window: i64,
     pub length: Option<u64>, // content-length

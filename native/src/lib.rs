@@ -14,6 +14,7 @@ mod constants;
 mod window;
 mod text;
 mod json_text;
+mod protobuf;
 mod field;
 mod json_header;
 mod binary_header;
@@ -40,6 +41,7 @@ mod requests;
 mod results;
 mod shared;
 mod send;
+mod grpc_send;
 mod batch;
 mod authorization;
 mod pull;
@@ -79,7 +81,7 @@ mod batch_entries;
 use pyo3::prelude::*;
 
 /// The same number as aerobee.broker.fastpath.seam.FAST_PATH_VERSION: of the seam and of what a burst answers and writes.
-const FAST_PATH_VERSION: u32 = 26;
+const FAST_PATH_VERSION: u32 = 27;
 
 /// The same number as aerobee.client.session.codec.CODEC_VERSION: of what the client's parts take and return.
 const CODEC_VERSION: u32 = 2;
@@ -95,6 +97,7 @@ fn aerobee_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(client_record::take_records, module)?)?;
     module.add_class::<http2_call::Call>()?;
     module.add_class::<http2_connection::Http2Connection>()?;
+    module.add_class::<http2_connection::Http2Burst>()?;
     module.add_class::<arrow_rows::ArrowRows>()?;
     module.add_class::<batch_entries::BatchEntries>()?;
     module.add_class::<filter::RecordFilter>()?;

@@ -170,6 +170,7 @@ pub struct Topic {
     pub field: Vec<u8>, // length byte and name, as records have it
     pub queue_count: i64,
     pub write_count: i64,
+    pub grpc_queue_count: Option<u32>, // of those that a SendMessage may go to; None: not asked yet
     queues: Vec<Option<u32>>, // by queue id: the number in the list of queues
     pub hash_start: u32,
     // Since totals were taken.
@@ -194,6 +195,7 @@ impl Topic {
             field,
             queue_count: read.max(write),
             write_count: write,
+            grpc_queue_count: None,
             queues: Vec::new(),
             hash_start,
             is_touched: false,

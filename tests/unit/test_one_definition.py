@@ -16,9 +16,11 @@ import pytest
 
 from aerobee import message, record_head, system_names
 from aerobee.broker.fastpath import delivery, exclusions, guard, pull, request
+from aerobee.broker.grpc import message_checks, message_form, rpc, times
 from aerobee.broker.metrics import metrics
 from aerobee.broker.pop import check_point, revive_log
 from aerobee.broker.send import send_header, timer_properties
+from aerobee.grpc.proto import messages as pb
 from aerobee.remoting import command, frame, protocol
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.request_stats import FAST_CODES
@@ -271,6 +273,13 @@ def test_the_native_module_repeats_the_python_constants() -> None:
         "BLANK_BYTES": commit_log.BLANK_BYTES,
         "CK_LEAD_MS": check_point.CK_LEAD_MS,
         "POP_PRECISION_MS": revive_log.PRECISION_MS,
+        "GRPC_OK": pb.OK,
+        "GRPC_PROPERTIES_BYTES_MAX": message_checks.USER_PROPERTY_BYTES_MAX,
+        "GRPC_SECONDS_MAX": times.SECONDS_MAX,
+        "GRPC_CLIENT_ID_CHARS_MAX": rpc.CLIENT_ID_CHARS_MAX,
+        "GRPC_BORN_HOST": message_form.BORN_HOST,
+        "GRPC_BORN_TIMESTAMP": message_form.BORN_TIMESTAMP,
+        "GRPC_TRACE_CONTEXT": message_form.TRACE_CONTEXT,
         "SIZE_ENDS": list(metrics.SIZE_ENDS),
     }
     assert expected == native.CONSTANTS

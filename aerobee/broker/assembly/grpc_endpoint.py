@@ -55,6 +55,7 @@ def serve_grpc(
                     gate=base.access.gate,
                     make_http2=make_http2,
                     traffic=ports.grpc_traffic,
+                    fast_path=serving.fast_path,
                 )
             )
         return made[0]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from time import time_ns
+from typing import TYPE_CHECKING, Any, cast
 
 import orjson
 
@@ -33,6 +34,7 @@ from aerobee.broker.fastpath.seam import (
     BackendSettings,
     BurstResult,
     DelaySettings,
+    GrpcSendSettings,
     HandedOut,
     LeveledReplies,
     OptionHooks,
@@ -65,6 +67,10 @@ from aerobee.remoting.protocol import ACK_LEVEL_ATTRIBUTE
 from aerobee.remoting.request_stats import RequestStats
 from aerobee.store.message_store import MessageStore
 from aerobee.words import plural
+
+if TYPE_CHECKING:
+    from aerobee.grpc.call import Event
+    from aerobee.grpc.core import Http2Core, SendingHttp2
 
 LINGER_S = 0.001  # while a replica copies the log: turns within it may be reported as one
 _NO_HOST = b""  # that a pull came from makes no difference
@@ -132,6 +138,7 @@ class FastPath:
         self._delayed, self._transactions = delayed, transactions
         self._options, self._access = options, access
         self._pops = None if pops is None else PopBursts(pops, None if access is None else access.settings)
+        self._grpc_sends: GrpcSendSettings | None = None
         self._authorizations = Authorizations(
             role=role,
             topics=topics,
@@ -225,6 +232,54 @@ class FastPath:
             # The failed frame may be stored or incomplete: its sender must not rely on either.
             raise result.fault
         return result.used
+
+    def serve_grpc(self, sends: GrpcSendSettings) -> bool:
+        """Serve SendMessage of gRPC from now on, in http2_burst(). False without the native backend: nothing is served then."""
+        if not self._backend_times or self._direct_backend is None:
+            return False
+        self._grpc_sends = sends
+        self._serve_grpc_sends()
+        return True
+
+    def http2_burst(
+        self, connection: Connection, http2: Http2Core, data: bytes, now: float
+    ) -> tuple[list[Event], int]:
+        """Give what a connection of gRPC received to its core, or nothing while that has more; serve the ordinary sends of it, and
+        return the events of all else, and how many calls were answered. `http2` is a native core where serve_grpc() was true. Raises what failed after bytes were written:
+        the connection must not send outgoing() then."""
+        backend, started = self._direct_backend, self._monotonic()
+        self._overload.asked()
+        if (
+            backend is None
+            or self._grpc_sends is None
+            or (self._access is not None and self._access.host_of(connection) != UNCHECKED_HOST)
+            or not self._takes_sends(self._overload.last_reason)
+        ):
+            return (http2.receive(data, now) if data else http2.proceed(now)), 0
+        born_host = connection.burst_note
+        if born_host is None:
+            born_host = connection.burst_note = pack_host(*connection.host_port)
+        core = cast("SendingHttp2", http2)
+        now_ms, pick = self._store.store_time_now(), self._grpc_sends.pick(32)
+        result = core.serve(data, now, backend, born_host, now_ms, pick)
+        if result.is_lost and result.fault is not None:
+            self._give_up(result.fault)
+        elif result.stored_count:
+            if self._durability.hears_bursts:
+                self._burst_done()
+            elapsed_s = self._monotonic() - started
+            if elapsed_s > HELD_LIMIT_S:
+                sends = plural(result.stored_count, "send")
+                self._watch.note_turn(f"{sends} of gRPC", connection.address, elapsed_s)
+        if result.fault is not None:
+            raise result.fault
+        return result.events, result.stored_count
+
+    def _serve_grpc_sends(self) -> None:
+        if self._grpc_sends is not None:
+            backend = cast(Any, self._backend)  # the native one
+            sends = self._grpc_sends
+            backend.serve_grpc_sends(queue_count_of=sends.queue_count_of, reserved=sends.reserved)
 
     def _burst_of_pops(self, connection: Connection, data: bytes | bytearray, position: int) -> int:
         """As burst(), for requests of POP."""
@@ -469,7 +524,7 @@ class FastPath:
         """
         self._stats.count_noted()
         self._backend, self._direct_backend = _ClosedBackend(), None
-        self._delayed = self._transactions = self._pops = self._options = None
+        self._delayed = self._transactions = self._pops = self._options = self._grpc_sends = None
 
     def _access_changed(self) -> None:
         """Users or permissions have changed; called in the thread of the change."""
@@ -484,6 +539,7 @@ class FastPath:
         if not isinstance(self._backend, _ClosedBackend):
             self._stats.count_noted()  # the previous backend's counts would be lost with it
             self._backend = self._direct_backend = self._make_backend()
+            self._serve_grpc_sends()
 
     def _find_eligible(self, name: str) -> TopicConfig | None:
         config = self._topics.get(name)

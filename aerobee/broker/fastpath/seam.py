@@ -20,7 +20,7 @@ from aerobee.store.queue.queue_table import AnyQueue
 
 # Changes with this interface and with the replies or records of a burst: a native backend of another version
 # is not used.
-FAST_PATH_VERSION = 26
+FAST_PATH_VERSION = 27
 
 # request code, group, topic, subscription of the request (SQL92: with SQL_PREFIX in front) or None for the group's, its version
 AuthorizationKey = tuple[int, str, str, str | None, int]
@@ -331,6 +331,20 @@ class OptionSettings:
     find_leveled: Callable[
         [str], TopicConfig | None
     ]  # the config of a topic that is ordinary but for its ack level
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrpcSendSettings:
+    """What the native HTTP/2 core needs to serve SendMessage (broker/grpc/native_sends.py).
+
+    `queue_count_of` a topic's name: the number of queues to choose from, 0 where the services decide; asked again when topics have
+    changed. `reserved`: properties that a user may not set, or with which a message is no NORMAL one. `pick` returns as many
+    random bits as it is asked for, which choose queues.
+    """
+
+    queue_count_of: Callable[[str], int]
+    reserved: frozenset[str]
+    pick: Callable[[int], int]
 
 
 class Backend(Protocol):

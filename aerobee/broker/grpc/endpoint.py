@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from aerobee.access.gate import Gate
+from aerobee.broker.fastpath.fast_path import FastPath
 from aerobee.broker.grpc.access import RpcAccess
 from aerobee.broker.grpc.admin_calls import AdminCalls
 from aerobee.broker.grpc.admin_rpcs import make_admin_rpcs
@@ -19,6 +20,7 @@ from aerobee.broker.grpc.connections import (
     SharedBounds,
 )
 from aerobee.broker.grpc.lite_rpcs import LiteRpcs
+from aerobee.broker.grpc.native_sends import Http2Bursts, send_settings
 from aerobee.broker.grpc.pop_rpcs import PopServices, make_pop_rpcs, make_renewals
 from aerobee.broker.grpc.pull_rpcs import PullRpcs
 from aerobee.broker.grpc.query_route import RouteRpcs
@@ -62,10 +64,13 @@ class GrpcEndpoint:
         prove: Prove,
         make_http2: MakeHttp2 = Http2Connection,
         limits: Http2Limits | None = None,
+        bursts: Http2Bursts | None = None,
     ) -> None:
-        """`prove` as GrpcSession has it. `make_http2` makes the HTTP/2 core of a connection, Python's or the native one."""
+        """`prove` as GrpcSession has it. `make_http2` makes the HTTP/2 core of a connection, Python's or the native one;
+        `bursts` is what serves the latter's sends."""
         self._connections = connections
         self._prove = prove
+        self._bursts = bursts
         self.rpcs: Mapping[str, Rpc] = {rpc.path: rpc for rpc in rpcs}
         self._clock = clock
         self._make_http2 = make_http2
@@ -81,6 +86,7 @@ class GrpcEndpoint:
             clock=self._clock,
             connections=self._connections,
             prove=self._prove,
+            bursts=self._bursts,
         )
 
 
@@ -97,8 +103,13 @@ def make_endpoint(
     gate: Gate,
     traffic: GrpcTraffic,
     make_http2: MakeHttp2 | None = None,
+    fast_path: FastPath | None = None,
 ) -> GrpcEndpoint:
-    """The endpoint of one broker. `handlers` are its dispatch, behind `gate`; `traffic` counts what it does."""
+    """The endpoint of one broker. `handlers` are its dispatch, behind `gate`; `traffic` counts what it does. `fast_path` serves ordinary sends
+    where it and the HTTP/2 core are native."""
+    serves_sends = (
+        fast_path is not None and make_http2 is not None and fast_path.serve_grpc(send_settings(parts.topics))
+    )
     access = RpcAccess(gate)
     shared = SharedBounds(
         calls_max=lambda: parts.live.value.grpc_calls_max,
@@ -118,6 +129,7 @@ def make_endpoint(
         make_http2=make_http2 or Http2Connection,
         connections=GrpcConnections(shared, traffic),
         prove=lambda context: access.prove(context.peer, context.metadata),
+        bursts=fast_path.http2_burst if fast_path is not None and serves_sends else None,
     )
 
 

@@ -21,6 +21,7 @@ from google.protobuf.message import DecodeError
 
 from aerobee.broker.grpc.call_peer import CallPeer
 from aerobee.broker.grpc.connections import GrpcConnections
+from aerobee.broker.grpc.native_sends import Http2Bursts
 from aerobee.broker.grpc.refusal import RpcRefused, status_of
 from aerobee.broker.grpc.rpc import (
     CLIENT_ID,
@@ -71,8 +72,11 @@ class GrpcSession:
         clock: Clock,
         connections: GrpcConnections,
         prove: Prove,
+        bursts: Http2Bursts | None = None,
     ) -> None:
-        """`rpcs` by path. `prove` raises RpcRefused for a call whose user is not proven."""
+        """`rpcs` by path. `prove` raises RpcRefused for a call whose user is not proven. `bursts` serves what it can of each
+        read, native_sends.py says what."""
+        self._bursts = bursts
         self._connection = connection
         self._rpcs = rpcs
         self._connections = connections
@@ -110,7 +114,7 @@ class GrpcSession:
         self._traffic.received(len(data))
         self._is_receiving = True
         try:
-            self._on_events(self._http2.receive(data, self._clock.monotonic()))
+            self._on_events(self._take(data))
             self._note_bytes()
         finally:
             self._is_receiving = False
@@ -123,7 +127,7 @@ class GrpcSession:
         if not self._http2.has_more:
             return
         try:
-            self._on_events(self._http2.proceed(self._clock.monotonic()))
+            self._on_events(self._take(b""))
             self._note_bytes()
             self.flush()
         except Exception:
@@ -133,6 +137,16 @@ class GrpcSession:
             asyncio.get_running_loop().call_soon(self._proceed)
         else:
             self._connection.set_reading()
+
+    def _take(self, data: bytes) -> list[Event]:
+        """Give bytes to the core, or none while it has more of them."""
+        now = self._clock.monotonic()
+        if self._bursts is not None:
+            events, sent_count = self._bursts(self._connection, self._http2, data, now)
+            if sent_count:
+                self._traffic.calls_answered("SendMessage", pb.Code.Name(pb.OK), sent_count)
+            return events
+        return self._http2.receive(data, now) if data else self._http2.proceed(now)
 
     def resume(self) -> None:
         self.flush()

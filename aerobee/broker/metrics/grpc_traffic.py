@@ -38,6 +38,10 @@ class GrpcTraffic:
         self.call_count -= 1
         self.calls[rpc, status] += 1
 
+    def calls_answered(self, rpc: str, status: str, count: int) -> None:
+        """The HTTP/2 core has answered calls that were never started here."""
+        self.calls[rpc, status] += count
+
     def call_refused(self, rpc: str, status: str) -> None:
         """A call was refused before it was started."""
         self.calls[rpc, status] += 1

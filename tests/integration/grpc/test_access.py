@@ -141,3 +141,15 @@ async def test_a_client_id_belongs_to_its_user(closed: Cluster) -> None:
         assert ended.status.code == pb.OK
         (member,) = closed.broker.producers.members("orders")
         assert (member.peer.is_open, member.principal) == (True, "root")
+
+
+async def test_an_ordinary_send_is_checked_where_the_fast_path_serves_others(closed: Cluster) -> None:
+    made = message("orders", message_id="A0")
+    made.system_properties.born_timestamp.seconds = 1_700_000_000
+    codes = []
+    for user, secret in (("reader", "readersecret"), ("root", "wrong")):
+        async with GrpcClient(closed.broker.address) as client:
+            client.metadata |= signed(user, secret)
+            answer = await client("SendMessage", pb.SendMessageRequest(messages=[made]))
+            codes.append(answer.status.code)
+    assert codes == [pb.UNAUTHORIZED, pb.UNAUTHORIZED]
