@@ -56,14 +56,14 @@ class GrpcClient:
         )
         return [each async for each in call(request, metadata=self._metadata(), timeout=timeout)]
 
-    def telemetry(self) -> Any:
+    def telemetry(self, timeout: float | None = None) -> Any:
         """An open Telemetry call: write() and read() commands."""
         call = self.channel.stream_stream(
             SERVICE + "Telemetry",
             request_serializer=lambda message: message.SerializeToString(),
             response_deserializer=pb.TelemetryCommand.FromString,
         )
-        return call(metadata=self._metadata())
+        return call(metadata=self._metadata(), timeout=timeout)
 
     def endpoints(self) -> Any:
         """The access point as a client names it."""
