@@ -8,7 +8,6 @@ use pyo3::types::{PyBool, PyBytes, PyInt, PyList, PyTuple};
 
 use crate::constants::ACK_LEVELS;
 use crate::requests::Answers;
-use crate::shared::Leveled;
 
 /// Result of a burst.
 #[pyclass(frozen, get_all, module = "aerobee_native")]
@@ -54,6 +53,15 @@ pub fn int<'py>(py: Python<'py>, value: impl IntoPyObject<'py, Target = PyInt, O
         Ok(value) => value.unbind(),
         Err(never) => match never {},
     }
+}
+
+/// Replies to sends with an ack level that waits.
+pub struct Leveled {
+    /// Number of the level in ACK_LEVELS.
+    pub level: usize,
+    pub frames: Vec<u8>,
+    /// Numbers of these replies, by request code.
+    pub answers: Answers,
 }
 
 /// Data of a PullResult.

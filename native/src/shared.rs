@@ -14,7 +14,7 @@ use crate::guard::Asked;
 use crate::handed_out::HandedOut;
 use crate::outcome::{Outcome, Stop};
 use crate::requests::Answers;
-use crate::results::Pulled;
+use crate::results::{Leveled, Pulled};
 use crate::window::Window;
 use crate::text::{NameSet, Properties, java_hash_from, write_decimal};
 
@@ -122,15 +122,6 @@ impl Burst<'_> {
         let waits = self.holds && wants_to_wait;
         if self.holds_all && !waits { Err(Stop::Slow) } else { Ok(waits) }
     }
-}
-
-/// Replies to sends with an ack level that waits.
-pub struct Leveled {
-    /// Number of the level in ACK_LEVELS.
-    pub level: usize,
-    pub frames: Vec<u8>,
-    /// Numbers of these replies, by request code.
-    pub answers: Answers,
 }
 
 /// Contents of a send's reply; message ids and unique key are in the scratch buffers.
