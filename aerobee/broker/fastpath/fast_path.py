@@ -80,6 +80,8 @@ _LOG = logging.getLogger(__name__)
 class FastPath:
     """Connects a backend to the broker; the burst hook of RemotingServer."""
 
+    _grpc_sends: GrpcSendSettings | None = None  # set by serve_grpc()
+
     def __init__(
         self,
         *,
@@ -138,7 +140,6 @@ class FastPath:
         self._delayed, self._transactions = delayed, transactions
         self._options, self._access = options, access
         self._pops = None if pops is None else PopBursts(pops, None if access is None else access.settings)
-        self._grpc_sends: GrpcSendSettings | None = None
         self._authorizations = Authorizations(
             role=role,
             topics=topics,
