@@ -341,7 +341,7 @@ ROWS = {"send": send_rows, "receive": receive_rows, "streams": stream_rows}
 def measure(name: str, options: argparse.Namespace) -> dict[str, list[float]]:
     """Every row of one server."""
     found: dict[str, list[float]] = {}
-    # Waiting calls get a process of their own: in one that has worked they would fill memory that others have freed.
+    # Waiting calls get a separate process: in one that has worked they would fill memory that is free already.
     for rows in ([row for row in options.rows if row in ("send", "receive")], ["streams"]):
         wanted = [row for row in rows if row in options.rows]
         if not wanted:

@@ -81,7 +81,10 @@ class Http2Burst(Protocol):
 
 
 class SendingHttp2(Http2Core, Protocol):
-    """A core that serves ordinary requests of SendMessage itself; native code implements it."""
+    """A core that serves ordinary requests of SendMessage itself.
+
+    A protocol, because native code implements it.
+    """
 
     def serve(
         self, data: bytes, now: float, backend: Any, born_host: bytes, now_ms: int, pick: int

@@ -286,7 +286,7 @@ fn user_property(value: Value<'_>) -> Option<(&str, &str)> {
     Some((name?, text?))
 }
 
-/// A Digest: read by nobody, but it has to be one.
+/// A Digest: no service reads it, but it has to be one.
 fn check_digest(value: Value<'_>) -> Option<()> {
     let (mut kind, mut checksum) = (None, None);
     read(value.bytes()?, |number, value| match number {

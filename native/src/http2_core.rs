@@ -324,7 +324,7 @@ impl Core {
         let Some(stream) = self.streams.get_mut(&stream_id) else { return Ok(()) };
         let Some(fields) = stream.unannounced.take() else { return Ok(()) };
         let metadata = request_headers::metadata(py, &fields, &mut self.texts)?;
-        let _ = stream.call.get().metadata.set(py, metadata.unbind()); // nobody had a call to read it from
+        let _ = stream.call.get().metadata.set(py, metadata.unbind()); // no event had named the call
         self.events.push(self.names.call_started.call1(py, (&stream.call,))?);
         Ok(())
     }

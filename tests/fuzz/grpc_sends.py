@@ -92,7 +92,7 @@ class Requests:
             topic=pb.Resource(name="plain"), system_properties=system, body=b"b" * pick.randrange(1, 200)
         )
         for _ in range(pick.choice((0, 0, 1, 1, 2, 3))):
-            pick.choice((self.text, self.text, self.number, self.kind, self.place))(made)
+            pick.choice((self.text, self.text, self.number, self.kind, self.target))(made)
         return made
 
     def text(self, made: pb.Message) -> None:
@@ -150,7 +150,7 @@ class Requests:
         else:
             system.delivery_timestamp.seconds = pick.choice((0, 1_700_000_000))
 
-    def place(self, made: pb.Message) -> None:
+    def target(self, made: pb.Message) -> None:
         """Set topic, namespace or body."""
         pick = self.pick
         which = pick.randrange(3)
@@ -182,7 +182,7 @@ class Requests:
         return self.pick.choice(CLIENT_IDS) if self.odd(0.1) else "client-1"
 
     def pieces(self, stream_id: int, block: bytes, request: bytes) -> list[bytes]:
-        """The frames of a call, each list element in a write of its own."""
+        """The frames of a call, each list element in a separate write."""
         pick = self.pick
         framed = frame_message(request)
         if self.odd(0.05):

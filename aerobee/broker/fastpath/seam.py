@@ -339,7 +339,7 @@ class GrpcSendSettings:
 
     `queue_count_of` a topic's name: the number of queues to choose from, 0 where the services decide; asked again when topics have
     changed. `reserved`: properties that a user may not set, or with which a message is no NORMAL one. `pick` returns as many
-    random bits as it is asked for, which choose queues.
+    random bits as its argument says; they choose queues.
     """
 
     queue_count_of: Callable[[str], int]

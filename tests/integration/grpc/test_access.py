@@ -143,7 +143,7 @@ async def test_a_client_id_belongs_to_its_user(closed: Cluster) -> None:
         assert (member.peer.is_open, member.principal) == (True, "root")
 
 
-async def test_an_ordinary_send_is_checked_where_the_fast_path_serves_others(closed: Cluster) -> None:
+async def test_access_is_checked_before_the_native_core_stores_a_message(closed: Cluster) -> None:
     made = message("orders", message_id="A0")
     made.system_properties.born_timestamp.seconds = 1_700_000_000
     codes = []

@@ -205,7 +205,7 @@ async def test_messages_of_one_read_are_stored_in_its_order(
     written, waiting = b"", set()
     for number in range(6):
         made = requests.message()
-        made.CopyFrom(ordinary(f"M{number}", b"%d" % number))
+        made.CopyFrom(eligible_message(f"M{number}", b"%d" % number))
         if number == 3:
             made.system_properties.ClearField("born_timestamp")  # the services write the time
         request = pb.SendMessageRequest(messages=[made]).SerializeToString()
@@ -232,7 +232,7 @@ async def test_calls_that_do_not_become_whole_end_alone(cluster: LocalCluster) -
     requests = Requests(random.Random(0))
     written = b""
     for number in range(2):
-        made = pb.SendMessageRequest(messages=[ordinary(f"C{number}", b"%d" % number)])
+        made = pb.SendMessageRequest(messages=[eligible_message(f"C{number}", b"%d" % number)])
         stream_id, block = client.begin()
         written += b"".join(requests.pieces(stream_id, block, made.SerializeToString()))
         if number == 0:
@@ -245,7 +245,7 @@ async def test_calls_that_do_not_become_whole_end_alone(cluster: LocalCluster) -
     client.close()
 
 
-def ordinary(message_id: str, body: bytes = b"body") -> pb.Message:
+def eligible_message(message_id: str, body: bytes = b"body") -> pb.Message:
     """A message that the fast path serves."""
     made = message("plain", body, message_id)
     made.system_properties.born_timestamp.seconds = 1_700_000_000
@@ -255,7 +255,7 @@ def ordinary(message_id: str, body: bytes = b"body") -> pb.Message:
 async def send(cluster: LocalCluster, number: int = 0) -> int:
     """Send an ordinary message; returns the code of the answer."""
     async with GrpcClient(cluster.broker().address) as client:
-        made = ordinary(f"A{number}")
+        made = eligible_message(f"A{number}")
         answer = await client("SendMessage", pb.SendMessageRequest(messages=[made]))
         return int(answer.status.code)
 
@@ -301,7 +301,7 @@ async def test_a_broker_that_waits_for_the_disk_leaves_sends_to_the_services(
         assert bursts.left > 0
 
 
-async def test_a_burst_that_cannot_be_recorded_answers_nobody(
+async def test_a_burst_that_cannot_be_recorded_answers_no_client(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client sees its connection end, and the store takes no more messages."""
