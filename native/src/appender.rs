@@ -140,6 +140,13 @@ impl Appender {
         Ok(self.topics.queues.len() - 1)
     }
 
+    /// Add queue 0 of a topic that is not listed to the list of queues.
+    pub fn add_lone_queue(&mut self, py: Python<'_>, name: &str, object: Py<PyAny>) -> Outcome<usize> {
+        let key = (name, 0).into_pyobject(py).map_err(Stop::Fault)?.unbind();
+        self.topics.queues.push(Queue { object, key, id: 0, reply_start: Vec::new(), live: None });
+        Ok(self.topics.queues.len() - 1)
+    }
+
     /// Whether a queue is a plain consume queue.
     pub fn is_plain_queue(&self, queue: &Bound<'_, PyAny>) -> bool {
         queue.get_type().is(self.queue_type.bind(queue.py()))
@@ -212,6 +219,46 @@ impl Appender {
         writing.last_offset = last;
         self.announce(writing, queue, last, tag_code).map_err(Stop::Fault)?;
         Ok(Placed { queue_offset: first, physical_offset: offset, size: self.run.len() })
+    }
+
+    /// The next offset of a queue in which one more entry has space. Files may roll.
+    pub fn room_for_entry(&mut self, writing: &mut Writing<'_>, queue: usize) -> Outcome<i64> {
+        let live = self.live(writing, queue).map_err(Stop::Fault)?;
+        if live.max_offset >= live.room {
+            self.make_queue_room(writing, queue, 1)?;
+        }
+        let live = self.live(writing, queue).map_err(Stop::Fault)?;
+        if live.max_offset < live.room { Ok(live.max_offset) } else { Err(Stop::Slow) }
+    }
+
+    /// Write entries of the record that was just appended in further queues, whose space was taken.
+    pub fn add_entries(&mut self, writing: &mut Writing<'_>, queues: &[usize], placed: &Placed, tag_code: i64) -> PyResult<()> {
+        for queue in queues {
+            if let Err(error) = self.add_entry(writing, *queue, placed, tag_code) {
+                return Err(self.broken(writing.py, placed.physical_offset, error));
+            }
+        }
+        queues.iter().try_for_each(|queue| self.announce(writing, *queue, placed.physical_offset, tag_code))
+    }
+
+    fn add_entry(&mut self, writing: &mut Writing<'_>, queue: usize, placed: &Placed, tag_code: i64) -> PyResult<()> {
+        let live = self.live(writing, queue)?;
+        check(live.base <= live.max_offset && live.max_offset < live.room, "an entry does not continue its queue")?;
+        let mut bytes = [0; QUEUE_ENTRY_BYTES as usize];
+        bytes[..8].copy_from_slice(&placed.physical_offset.to_be_bytes());
+        bytes[8..12].copy_from_slice(&(placed.size as i32).to_be_bytes());
+        bytes[12..].copy_from_slice(&tag_code.to_be_bytes());
+        if !live.window.write((live.max_offset - live.base) * QUEUE_ENTRY_BYTES, &bytes) {
+            return Err(PyBufferError::new_err("a queue entry lies beyond its file"));
+        }
+        live.max_offset += 1;
+        live.is_changed = true;
+        if !live.is_dirty {
+            live.is_dirty = true;
+            let object = &self.topics.queues[queue].object;
+            object.bind(writing.py).call_method1(intern!(writing.py, "mark_dirty"), (placed.physical_offset,))?;
+        }
+        Ok(())
     }
 
     /// Whether a listener needs each message of the queue: a run of several must come one by one then.

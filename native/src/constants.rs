@@ -79,6 +79,7 @@ constants! {
     LEVEL_MAX: i64 = 128;
     DELAY_DIGITS_MAX: usize = 18;
     PRIORITY_CHARS_MAX: usize = 9;
+    LMQS_MAX: usize = 64;
     BATCH_ENTRIES_MAX: usize = 8_192;
     BATCH_HASHES_MAX: usize = 32_768;
     BATCH_PROPERTIES: [&str; 1] = ["DELAY"];

@@ -1,12 +1,12 @@
-//! Sends (310) with an option: an ack level, a dedup key, a priority (aerobee/broker/fastpath/options.py is the Python
+//! Sends (310) with an option: an ack level, a dedup key, a priority, LMQs (aerobee/broker/fastpath/options.py is the Python
 //! counterpart, aerobee/broker/send/send_service.py the reference of both).
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use pyo3::intern;
 use pyo3::prelude::*;
 
-use crate::constants::{ACK_LEVELS, ELIGIBLE_SYS_FLAG, PRIORITY_CHARS_MAX, PROPERTIES_BYTES_MAX, SEND_MESSAGE_V2};
+use crate::constants::{ACK_LEVELS, ELIGIBLE_SYS_FLAG, LMQS_MAX, PRIORITY_CHARS_MAX, PROPERTIES_BYTES_MAX, SEND_MESSAGE_V2};
 use crate::field::Value;
 use crate::outcome::{Outcome, Stop};
 use crate::record::Message;
@@ -21,6 +21,8 @@ pub struct OptionSends {
     find_leveled: Py<PyAny>,
     /// Properties of messages that are for the handlers.
     special: NameSet,
+    /// Queues of LMQs: number, and the burst in which it was found last, by name.
+    lmqs: HashMap<Vec<u8>, (usize, u64)>,
     /// A burst, and the epoch of this broker's mastership in it.
     epoch: Option<(u64, i64)>,
 }
@@ -31,6 +33,7 @@ struct Options<'a> {
     ack_level: Option<&'a [u8]>,
     dedup_key: Option<&'a [u8]>,
     priority: Option<&'a [u8]>,
+    lmqs: Option<&'a [u8]>,
     is_ordered: bool,
 }
 
@@ -65,11 +68,45 @@ impl FrameHandler for OptionSends {
         shared.scratch.more.clear();
         stored.map(|_| ())
     }
+
+    fn forget_topics(&mut self) {
+        self.lmqs.clear(); // the list of queues is empty
+    }
 }
 
 impl OptionSends {
     pub fn new(hooks: Py<PyAny>, find_leveled: Py<PyAny>, special: HashSet<String>) -> Self {
-        Self { hooks, find_leveled, special: NameSet::new(special), epoch: None }
+        Self { hooks, find_leveled, special: NameSet::new(special), lmqs: HashMap::new(), epoch: None }
+    }
+
+    /// The queues of the LMQs that a message names, or leave it to the handlers.
+    fn lmqs(&mut self, shared: &mut Shared, burst: &Burst<'_>, text: &[u8]) -> Outcome<Vec<usize>> {
+        let py = burst.writing.py;
+        let mut found = Vec::new();
+        for name in text.split(|byte| *byte == b',') {
+            if let Some((number, _)) = self.lmqs.get(name).filter(|(_, seen)| *seen == burst.number) {
+                found.push(*number);
+                continue;
+            }
+            let text = std::str::from_utf8(name).map_err(|_| Stop::Slow)?;
+            let queue = self.hooks.bind(py).call_method1(intern!(py, "lmq"), (text,));
+            let queue = shared.appender.errors.check(py, queue)?;
+            if queue.is_none() {
+                return Err(Stop::Slow);
+            }
+            // The object that is there now: it goes when the LMQ is deleted.
+            let known = self.lmqs.get(name).filter(|(number, _)| shared.appender.topics.queues[*number].object.is(&queue));
+            let number = match known {
+                Some((number, _)) => *number,
+                None => shared.appender.add_lone_queue(py, text, queue.unbind())?,
+            };
+            self.lmqs.insert(name.to_vec(), (number, burst.number));
+            found.push(number);
+        }
+        let mut distinct = found.clone();
+        distinct.sort_unstable();
+        distinct.dedup();
+        if found.len() > LMQS_MAX || distinct.len() < found.len() { Err(Stop::Slow) } else { Ok(found) }
     }
 
     /// Store one message; returns its reply, and the ack level for which that waits.
@@ -99,7 +136,8 @@ impl OptionSends {
             Some(name) => Some(level_of(name).ok_or(Stop::Slow)?),
             None => topic_level,
         };
-        if level.is_none() && options.dedup_key.is_none() && options.priority.is_none() {
+        let lmqs = options.lmqs.map(|names| self.lmqs(shared, burst, names)).transpose()?.unwrap_or_default();
+        if level.is_none() && options.dedup_key.is_none() && options.priority.is_none() && lmqs.is_empty() {
             return Err(Stop::Slow); // the frame handler of ordinary sends takes it
         }
         let mut queue = shared.queue_of(py, topic, plain_queue_id(queue)?)?;
@@ -122,6 +160,14 @@ impl OptionSends {
             text.push(2);
         }
         text.extend_from_slice(&shared.identity.own_properties);
+        if !lmqs.is_empty() {
+            text.extend_from_slice(b"INNER_MULTI_QUEUE_OFFSET");
+            for (number, lmq) in lmqs.iter().enumerate() {
+                text.push(if number == 0 { 1 } else { b',' });
+                write_decimal(text, shared.appender.room_for_entry(&mut burst.writing, *lmq)?);
+            }
+            text.push(2);
+        }
         if text.len() > PROPERTIES_BYTES_MAX || request.body.len() > shared.max_message_bytes {
             return Err(Stop::Slow);
         }
@@ -145,6 +191,9 @@ impl OptionSends {
         }
         let epoch = if level.is_some() { self.epoch(burst)? } else { 0 };
         let placed = shared.appender.append(&mut burst.writing, topic, queue, &message, hashes)?;
+        if !lmqs.is_empty() {
+            shared.appender.add_entries(&mut burst.writing, &lmqs, &placed, tag_code).map_err(Stop::Fault)?;
+        }
         shared.clear_message_ids();
         shared.add_message_id(placed.physical_offset);
         shared.appender.topics.count_request(topic);
@@ -233,6 +282,7 @@ fn read_options(text: &[u8]) -> Options<'_> {
             b"ACK_LEVEL" => found.ack_level = Some(value),
             b"DEDUP_KEY" => found.dedup_key = Some(value),
             b"_SYS_MSG_PRIORITY_" => found.priority = Some(value),
+            b"INNER_MULTI_DISPATCH" => found.lmqs = Some(value),
             b"__SHARDINGKEY" => found.is_ordered = true,
             _ => {}
         }

@@ -24,6 +24,7 @@ LEVELED_TOPICS = {
     "TopicSafe": "flushed+replicated",
     "TopicOdd": "memory",
 }
+LMQS = ("%LMQ%a", "%LMQ%b", "%LMQ%c")  # those that exist
 GROUPS = ("group", "CG_lite", "CG_pull", "closed", "CG é")
 Transactions = Mapping[tuple[str, str], OpenTransaction]  # by producer group and unique key
 
@@ -244,6 +245,10 @@ def with_options(rng: random.Random) -> bytes:
             rng.choice(("0", "1", "2", "3", "7", "007", "+1", "-1", "999999999", "1000000000", "x")),
         ),
     )
+    lmqs = ",".join(
+        rng.choices((*LMQS, *LMQS, *LMQS, "%LMQ%new", "TopicNormal", ""), k=rng.choice((1, 1, 2, 3)))
+    )
+    options = (*options, ("INNER_MULTI_DISPATCH", lmqs), ("INNER_MULTI_DISPATCH", LMQS[0]))
     pairs += rng.sample(options, rng.choice((0, 1, 1, 1, 1, 2, 3)))
     if rng.random() < 0.3:
         pairs += rng.sample(

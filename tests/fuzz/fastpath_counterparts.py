@@ -40,7 +40,7 @@ from aerobee.store.queue.consume_queue import ConsumeQueue
 from aerobee.store.queue.queue_table import AnyQueue
 from aerobee.system_names import HALF_TOPIC, SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
 from tests.fakes import FakePeer
-from tests.fuzz.fastpath_bursts import GROUPS, LEVELED_TOPICS, TOPICS, captured_groups, captured_topics
+from tests.fuzz.fastpath_bursts import GROUPS, LEVELED_TOPICS, LMQS, TOPICS, captured_groups, captured_topics
 from tests.fuzz.fastpath_guarded import AccessWorld
 from tests.unit.broker.sending import Sending
 
@@ -72,7 +72,10 @@ class Counterpart(Sending):
         )
         self.access = access
         gate = None if access is None else access.gate
-        super().__init__(path, config, choice=choose_backend(name), gate=gate, **store_settings)
+        settings = {"enable_lmq": True, "enable_multi_dispatch": True, **store_settings}
+        super().__init__(path, config, choice=choose_backend(name), gate=gate, **settings)
+        for lmq in LMQS:
+            self.store.queue(lmq, 0)
         for topic in captured_topics():
             self.topics.put(TopicConfig(topic, 8, 8))
         for topic in TOPICS:
@@ -365,7 +368,7 @@ class _Options(OptionFastPath):
     """The hooks of options, whose notice fails from time to time after it was noted."""
 
     def __init__(self, counterpart: Counterpart) -> None:
-        super().__init__(duplicates=counterpart.duplicates, epoch=lambda: EPOCH)
+        super().__init__(duplicates=counterpart.duplicates, epoch=lambda: EPOCH, store=counterpart.store)
         self._counterpart = counterpart
 
     def stored(self, *what: Any) -> None:

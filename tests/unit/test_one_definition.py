@@ -257,6 +257,7 @@ def test_the_native_module_repeats_the_python_constants() -> None:
         "DELAY_DIGITS_MAX": timer_properties.DIGITS_MAX,
         "BATCH_ENTRIES_MAX": send_header.FAST_BATCH_ENTRIES_MAX,
         "BATCH_HASHES_MAX": send_header.FAST_BATCH_HASHES_MAX,
+        "LMQS_MAX": exclusions.LMQS_MAX,
         "PRIORITY_CHARS_MAX": exclusions.PRIORITY_CHARS_MAX,
         "ACK_LEVELS": list(message.ACK_LEVELS),
         "BATCH_PROPERTIES": list(exclusions.BATCH_PROPERTIES),

@@ -459,7 +459,9 @@ class Serving:
             delayed=delayed,
             transactions=transactions,
             pops=pops,
-            options=OptionFastPath(duplicates=base.duplicates, epoch=lambda: self.role.epoch),
+            options=OptionFastPath(
+                duplicates=base.duplicates, epoch=lambda: self.role.epoch, store=base.store
+            ),
             access=FrameAccess(base.access.gate) if base.access.is_closed else None,
             expressions=parts.expressions,
         )

@@ -63,6 +63,7 @@ ELIGIBLE_SYS_FLAG = COMPRESSED | MULTI_TAGS | COMPRESSION_MASK
 NOT_BATCH = frozenset({"false", "0", 0})
 NUMBER_CHARS_MAX = 20
 LEVEL_MAX = 128
+LMQS_MAX = 64  # of a message
 PRIORITY_CHARS_MAX = 9  # surely no more than PRIORITY_MAX
 GUARDED_FIELDS_MAX = 64  # of a header whose signature is verified
 GUARDED_TEXT_CHARS_MAX = (
@@ -238,7 +239,7 @@ PROPERTIES: Mapping[str, str] = {
     PRODUCER_GROUP: "written with half messages",
     POP_CK: "a message that a consumer of POP sends back",
     REAL_TOPIC: "written by the broker alone",
-    MULTI_DISPATCH: "the message goes to LMQs as well",
+    MULTI_DISPATCH: "the message goes to LMQs as well (the frame handler of options takes existing ones)",
     MULTI_OFFSET: "written by the broker alone",
     LITE_TOPIC: "the message goes to its lite topic's LMQ as well",
     INNER_NUM: "a batch in one record",
@@ -279,10 +280,9 @@ def excluded_from_delayed(names: frozenset[str]) -> frozenset[str]:
 
 def excluded_from_options(names: frozenset[str]) -> frozenset[str]:
     """The same of messages with options; `names` are those of any send."""
+    options = {ACK_LEVEL, DEDUP_KEY, MULTI_DISPATCH}
     # Where types are checked, a topic for messages with a priority takes no others.
-    return names - (
-        {ACK_LEVEL, DEDUP_KEY} if names.issuperset(TYPED_PROPERTIES) else {ACK_LEVEL, DEDUP_KEY, PRIORITY}
-    )
+    return names - (options if names.issuperset(TYPED_PROPERTIES) else options | {PRIORITY})
 
 
 def excluded_from_half(names: frozenset[str]) -> frozenset[str]:
@@ -298,7 +298,7 @@ _RARE = "rare: clients use the JSON header unless they are configured otherwise"
 ALL, GUARDED = "any request", "a request of a peer that has to sign"
 STORE, SEND, BATCH = "any send", "a send of one message (10, 310)", "a batch (320)"
 PULL, DELAYED, HALF = "a pull (11, 361)", "a delayed message (310)", "a half message (310)"
-OPTIONS = "a send with an ack level, a dedup key or a priority (310)"
+OPTIONS = "a send with an ack level, a dedup key, a priority or LMQs (310)"
 END, DELIVERY, POP = "END_TRANSACTION (37)", "the delivery of a due message", "POP (200050, 200051)"
 # Request -> the conditions under which it is left to the handlers (a delivery: to `delay/redelivery.py`).
 FRAMES: Mapping[str, tuple[Exclusion, ...]] = {
@@ -372,6 +372,7 @@ FRAMES: Mapping[str, tuple[Exclusion, ...]] = {
         Exclusion("a dedup key of a known message, or of more than 255 characters", "the handler answers with the earlier message, or refuses"),
         Exclusion("a dedup key while the keys in the log are not known", _REFUSED),
         Exclusion(f"a priority not in plain digits, or of more than {PRIORITY_CHARS_MAX}, or with {SHARDING_KEY}", "the handler knows what counts"),
+        Exclusion(f"LMQs that do not exist yet, more than {LMQS_MAX}, or one twice", "the handler creates queues, and refuses too many"),
         Exclusion("a priority while enableTopicMessageTypeCheck is set", "the handler compares each message's type with the topic's"),
     ),
     HALF: (

@@ -1,16 +1,17 @@
-"""Sends (310) with an option: an acknowledgement level, a dedup key, a priority. A core.
+"""Sends (310) with an option: an acknowledgement level, a dedup key, a priority, LMQs. A core.
 
 Records and replies are the same as those of send/send_service.py: an option is a property of the message, or an attribute
-of its topic, that changes where the message goes or when its sender is answered, but not the record. The hooks know the
-keys of earlier messages and this master's epoch.
+of its topic, that changes where the message goes or when its sender is answered, but not the record (with LMQs it has
+their offsets, too). The hooks know the keys of earlier messages, the LMQs, and this master's epoch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from aerobee.broker.fastpath.exclusions import (
     ELIGIBLE_SYS_FLAG,
+    LMQS_MAX,
     NOT_BATCH,
     PRIORITY_CHARS_MAX,
     excluded_from_options,
@@ -33,6 +34,8 @@ from aerobee.message import PRIORITY, PROPERTIES_BYTES_MAX, PROPERTY_SEPARATOR, 
 from aerobee.property_names import ACK_LEVEL, DEDUP_KEY
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.protocol import ACK_LEVEL_ATTRIBUTE, EPOCH_FIELD, LEVEL_FIELD, LOG_OFFSET_FIELD
+from aerobee.store.queue.consume_queue import ConsumeQueue
+from aerobee.store.queue.queue_table import MULTI_DISPATCH, MULTI_OFFSET
 
 
 class OptionSends:
@@ -81,7 +84,8 @@ class OptionSends:
             topic, topic_level = self._topic(topic_name)
             level = wanted_level(pairs, {}) if ACK_LEVEL in pairs else topic_level
             dedup_key, priority = pairs.get(DEDUP_KEY), pairs.get(PRIORITY)
-            if level is None and dedup_key is None and priority is None:
+            lmqs = self._lmqs(pairs[MULTI_DISPATCH]) if MULTI_DISPATCH in pairs else ()
+            if level is None and dedup_key is None and priority is None and not lmqs:
                 raise ValueError  # the frame handler of ordinary sends takes it
             queue = shared.queue_of(topic, queue_text)
             if priority is not None:
@@ -94,6 +98,9 @@ class OptionSends:
                 (text if text[-1] == PROPERTY_SEPARATOR else text + PROPERTY_SEPARATOR)
                 + shared.own_properties
             ).encode()
+            if lmqs:
+                offsets = ",".join([str(lmq.max_offset) for lmq in lmqs])
+                properties += f"{MULTI_OFFSET}\x01{offsets}\x02".encode()
             body = request.data[request.body_at : request.end]
             if len(properties) > PROPERTIES_BYTES_MAX or len(body) > shared.store.config.max_message_size:
                 raise ValueError
@@ -108,6 +115,8 @@ class OptionSends:
         )
         shared.count_request(topic)
         end = shared.log.end
+        if lmqs:
+            shared.appender.add_entries(lmqs, offset, end - offset, tag_code)
         if dedup_key is not None:
             self._hooks.stored(
                 topic.name,
@@ -147,6 +156,22 @@ class OptionSends:
         ):
             raise ValueError
         return self._shared.queue_of(topic, str(min(int(priority), max(1, topic.write_count) - 1)))
+
+    def _lmqs(self, text: str) -> Sequence[ConsumeQueue]:
+        """The queues of the LMQs that a message names, with space for an entry. Raises ValueError for names that are for
+        the handlers, StoreError without space."""
+        names = text.split(",")
+        if len(names) > LMQS_MAX or len(set(names)) < len(names):
+            raise ValueError
+        lmqs = []
+        for name in names:
+            lmq = self._hooks.lmq(name)
+            if lmq is None:
+                raise ValueError
+            lmqs.append(lmq)
+        for lmq in lmqs:
+            lmq.ensure_room(1)
+        return lmqs
 
     def _waits(self, level: AckLevel | None, pairs: Mapping[str, str]) -> bool | str:
         """Whether the reply is deferred; with a level that waits, its name. Raises FallBackToHandler as Shared.waits()."""

@@ -16,11 +16,12 @@ from aerobee.broker.filter.program import Program
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.request_stats import Answers
 from aerobee.store.message_store import MessageStore
+from aerobee.store.queue.consume_queue import ConsumeQueue
 from aerobee.store.queue.queue_table import AnyQueue
 
 # Changes with this interface and with the replies or records of a burst: a native backend of another version
 # is not used.
-FAST_PATH_VERSION = 27
+FAST_PATH_VERSION = 28
 
 # request code, group, topic, subscription of the request (SQL92: with SQL_PREFIX in front) or None for the group's, its version
 AuthorizationKey = tuple[int, str, str, str | None, int]
@@ -228,6 +229,10 @@ class OptionHooks(Protocol):
 
     def epoch(self) -> int:
         """Epoch of this broker's mastership. Read once per burst."""
+        ...
+
+    def lmq(self, name: str) -> ConsumeQueue | None:
+        """The queue of an existing LMQ; None for another name, and where there are no LMQs."""
         ...
 
     def is_new(self, topic: str, key: str) -> bool:

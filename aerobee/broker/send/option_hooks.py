@@ -1,20 +1,32 @@
-"""The hooks of the fast path for sends with options: the dedup keys of earlier messages, and the epoch of this master."""
+"""The hooks of the fast path for sends with options: the dedup keys of earlier messages, LMQs, and this master's epoch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from aerobee.broker.send.lmq import lmq_topic
 from aerobee.broker.send.send_duplicates import SendDuplicates
 from aerobee.store.log.stored_message import AppendResult
+from aerobee.store.message_store import MessageStore
+from aerobee.store.queue.consume_queue import ConsumeQueue
+from aerobee.store.queue.queue_table import LMQ_QUEUE_ID
 
 
 class OptionFastPath:
     """seam.OptionHooks."""
 
-    def __init__(self, *, duplicates: SendDuplicates, epoch: Callable[[], int]) -> None:
+    def __init__(self, *, duplicates: SendDuplicates, epoch: Callable[[], int], store: MessageStore) -> None:
+        self._store = store
         self.is_new = duplicates.is_new
         self.epoch = epoch
         self._note = duplicates.note
+
+    def lmq(self, name: str) -> ConsumeQueue | None:
+        """The queue of an existing LMQ; None for another name, and where there are no LMQs."""
+        if not self._store.config.dispatches_lmqs or lmq_topic(name) is None:
+            return None
+        queue = self._store.queues.get((name, LMQ_QUEUE_ID))
+        return queue if type(queue) is ConsumeQueue else None
 
     def stored(
         self,

@@ -345,6 +345,16 @@ class LogAppender:
             queue.readable_max = queue_offset + 1
         return offset
 
+    def add_entries(self, queues: Sequence[ConsumeQueue], offset: int, size: int, tags_code: int) -> None:
+        """Write entries of the record that append_parts() has just written in further queues, whose space was taken."""
+        try:
+            for queue in queues:
+                queue.append_entry(offset, size, tags_code)
+        except Exception as error:
+            raise self.broken(offset, error) from error
+        for queue in queues:
+            self._show(queue, queue.max_offset, tags_code)
+
     def append_run(
         self,
         queue: ConsumeQueue,

@@ -27,6 +27,7 @@ from aerobee.broker.pull.pending_pulls import PendingPull, PendingPulls
 from aerobee.broker.pull.pull_calls import PullCalls
 from aerobee.broker.pull.pull_service import PullService
 from aerobee.broker.send.delay_level import delay_level_hook
+from aerobee.broker.send.lmq import lmq_entries
 from aerobee.broker.send.message_writer import MessageWriter
 from aerobee.broker.send.new_topics import NewTopics
 from aerobee.broker.send.send_calls import SendCalls
@@ -145,7 +146,7 @@ class Sending:
         self.overload = Overload(wait_limit_ms=200, pending_limit_bytes=1 << 20, pending_bytes=lambda: 0)
 
     def _make_sends(self) -> None:
-        self.writer = MessageWriter(self.store)
+        self.writer = MessageWriter(self.store, lmqs=lmq_entries(self.store))
         self.writer.add_hook(delay_level_hook(len(self.store_config.delay_levels_ms())))
         self.duplicates = SendDuplicates(live=self.live, clock=self.clock)
         service = SendService(

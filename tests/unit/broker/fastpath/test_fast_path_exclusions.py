@@ -151,6 +151,7 @@ EXAMPLES: dict[str, list[bytes | str]] = {
         option("DEDUP_KEY\x01" + "d" * 256 + "\x02"),
         "test_fast_path_options.py",
         option("_SYS_MSG_PRIORITY_\x01+1\x02"),
+        option("INNER_MULTI_DISPATCH\x01%LMQ%a,%LMQ%a\x02"),
         "test_fast_path_options.py",
     ],
     HALF: [

@@ -157,3 +157,39 @@ def test_the_reply_waits_until_the_log_has_the_level(counterpart: Counterpart) -
     counterpart.store.flush_now()
     counterpart.run_soon()
     assert fields_of(b"".join(connection.written))["aerobeeAck"] == "flushed"
+
+
+def test_a_message_has_an_entry_in_each_of_its_lmqs(counterpart: Counterpart) -> None:
+    both, one = "%LMQ%a,%LMQ%b", "%LMQ%b"
+    serve(counterpart, *(frame(f"INNER_MULTI_DISPATCH\x01{names}\x02") for names in (both, one, both)))
+    records = counterpart.stored()
+    offsets = [record.properties["INNER_MULTI_QUEUE_OFFSET"] for record in records]
+    assert offsets == ["0,0", "1", "1,2"]
+    queues = [counterpart.store.queues[name, 0] for name in ("%LMQ%a", "%LMQ%b")]
+    assert [queue.readable_max for queue in queues] == [2, 3]
+
+
+def test_an_lmq_that_does_not_exist_is_left_to_the_handler(counterpart: Counterpart) -> None:
+    assert is_left(counterpart, frame("INNER_MULTI_DISPATCH\x01%LMQ%a,%LMQ%new\x02"))
+    assert is_left(counterpart, frame("INNER_MULTI_DISPATCH\x01TopicNormal\x02"))
+    counterpart.store.queue("%LMQ%new", 0)
+    assert not is_left(counterpart, frame("INNER_MULTI_DISPATCH\x01%LMQ%a,%LMQ%new\x02"))
+
+
+def test_an_lmq_that_was_made_again_is_looked_up_again(counterpart: Counterpart) -> None:
+    send = frame("INNER_MULTI_DISPATCH\x01%LMQ%a\x02")
+    serve(counterpart, send)
+    counterpart.store.queues.pop(("%LMQ%a", 0))
+    assert is_left(counterpart, send)
+    counterpart.store.queue("%LMQ%a", 0)
+    serve(counterpart, send)
+    assert counterpart.stored()[-1].properties["INNER_MULTI_QUEUE_OFFSET"] == "0"
+
+
+def test_a_full_file_of_an_lmq_is_followed_by_the_next(counterpart: Counterpart) -> None:
+    """Its queue has 200 entries in a file."""
+    sends = [frame(f"INNER_MULTI_DISPATCH\x01%LMQ%{name}\x02") for name in "aab"] * 100
+    serve(counterpart, *sends)
+    assert [counterpart.store.queues[f"%LMQ%{name}", 0].max_offset for name in "ab"] == [200, 100]
+    serve(counterpart, *sends)
+    assert counterpart.store.queues["%LMQ%a", 0].max_offset == 400
