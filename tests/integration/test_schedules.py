@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from aerobee.client import Admin
-from aerobee.errors import QueryNotFound, RemoteError, TopicNotExist, UsageError
+from aerobee.errors import QueryNotFound, RemoteError, StoreFull, TopicNotExist, UsageError
 from aerobee.message import Record, decode_record
 from aerobee.recurrence import Recurrence
 from aerobee.remoting.body.recurring_schedule import RecurringSchedule
+from aerobee.store.log.stored_message import AppendResult, StoredMessage
+from aerobee.store.message_store import MessageStore
 from aerobee.testing import LocalCluster, ThreadedCluster
 from tests.cli import Run, make_run
 from tests.waiting import wait_until
@@ -89,6 +91,33 @@ async def test_a_restarted_broker_delivers_missed_ticks_once(cluster: LocalClust
     ticks = of("each-minute")
     assert ticks == [ticks[0] + number * MINUTE_S * 1000 for number in range(len(ticks))]
     assert of("only-the-last")[0] >= ticks[4]
+
+
+async def test_a_tick_that_the_store_refuses_is_delivered_once(
+    cluster: LocalCluster, admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store is full between the record of the tick and its message; requests are served in between."""
+    await admin.create_schedule(each_minute(), b"x")
+    append, refused = MessageStore.append, []
+
+    def refuse(store: MessageStore, message: StoredMessage, **named: Any) -> AppendResult:
+        if message.topic == TOPIC and len(refused) < 2:
+            refused.append(message)
+            raise StoreFull("the disk is full")
+        return append(store, message, **named)
+
+    monkeypatch.setattr(MessageStore, "append", refuse)
+    await cluster.advance_clock(MINUTE_S)
+    await wait_until(lambda: refused, "the store refuses")
+    await admin.create_schedule(RecurringSchedule(name="other", topic=TOPIC, interval_ms=86_400_000), b"y")
+    await cluster.advance_clock(5)
+    await wait_until(lambda: stored(cluster), "the tick is delivered")
+    await cluster.stop_broker()
+    await cluster.start_broker()
+    await cluster.advance_clock(MINUTE_S)
+    await wait_until(lambda: len(stored(cluster)) >= 2, "the next tick is delivered")
+    ticks = [int(each.properties["AEROBEE_TICK"]) for each in stored(cluster)]
+    assert ticks == [ticks[0] + number * MINUTE_S * 1000 for number in range(len(ticks))]
 
 
 async def test_a_paused_schedule_sends_nothing_and_forgets_the_pause(

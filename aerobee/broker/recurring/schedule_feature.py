@@ -14,6 +14,7 @@ from collections.abc import Mapping
 
 from aerobee.broker.metrics.metrics import Registry
 from aerobee.broker.parts.parts import BrokerParts
+from aerobee.broker.recurring.due_queue import DueQueue
 from aerobee.broker.recurring.schedule_calls import ScheduleCalls
 from aerobee.broker.recurring.schedule_log import END, ScheduleLog
 from aerobee.broker.recurring.schedule_table import ScheduleTable, tick_record
@@ -43,7 +44,7 @@ class RecurringSchedules(Feature):
         self._store = parts.store
         self._clock = parts.clock
         self._log = ScheduleLog(parts.store, parts.topics, parts.clock)
-        self._table = ScheduleTable()
+        self._table, self._due = ScheduleTable(), DueQueue()
         self._troubles: dict[str, str] = {}  # schedule -> why its due tick is not delivered
         self._retry_at: dict[str, float] = {}  # schedule in trouble -> monotonic time of the next try
         self._unfinished = ""  # the schedule whose last tick is recorded and whose message the store refused
@@ -102,13 +103,15 @@ class RecurringSchedules(Feature):
             await asyncio.sleep(0)
 
     def _forget(self) -> None:
-        self._table = ScheduleTable()
+        self._table, self._due = ScheduleTable(), DueQueue()
         self._troubles.clear()
         self._retry_at.clear()
         self._unfinished = ""
 
     def start(self) -> None:
         self._running = True
+        for name in self._table.schedules:
+            self._arm(name)
         if self._table.schedules:
             self._wake(0.0)
 
@@ -131,6 +134,7 @@ class RecurringSchedules(Feature):
         self._troubles.pop(name, None)
         self._retry_at.pop(name, None)
         if self._running:
+            self._arm(name)
             self._wake(0.0)
 
     def _wake(self, seconds: float) -> None:
@@ -157,22 +161,27 @@ class RecurringSchedules(Feature):
     def _work(self) -> float:
         """One pass; returns the seconds until the next one. Raises StoreError; nothing is lost then."""
         self._settle()
-        now_ms, due, next_ms = self._clock.now_ms(), [], None
-        for name, schedule in self._table.schedules.items():
-            if schedule.is_paused:
-                continue
-            due_ms = self._due_ms(name, now_ms)
-            if due_ms <= now_ms:
-                due.append((due_ms, name))
-            elif next_ms is None or due_ms < next_ms:
-                next_ms = due_ms
-        due.sort()
-        for _, name in due[:TICKS_PER_PASS]:
-            self._try(name)
+        for _ in range(TICKS_PER_PASS):
+            name = self._due.take(self._clock.now_ms())
+            if name is None:
+                break
+            try:
+                self._try(name)
+            finally:
+                self._arm(name)
         self._log.rewrite(self._table)
-        if due or self._log.is_rewriting:
+        first_ms = self._due.first_ms()
+        if self._log.is_rewriting:
             return 0.0
-        return LOOK_S if next_ms is None else wall_wait_s(self._clock, next_ms)
+        return LOOK_S if first_ms is None else wall_wait_s(self._clock, first_ms)
+
+    def _arm(self, name: str) -> None:
+        """Wait for the next tick of this schedule."""
+        schedule = self._table.schedules.get(name)
+        if schedule is None or schedule.is_paused:
+            self._due.drop(name)
+        else:
+            self._due.set(name, self._due_ms(name, self._clock.now_ms()))
 
     def _due_ms(self, name: str, now_ms: int) -> int:
         """When to deliver the next tick of a schedule; of one in trouble the time of the next try."""
@@ -180,7 +189,7 @@ class RecurringSchedules(Feature):
             due_ms = self._table.next_tick(name)[1]
         except UsageError as error:
             self._fails(name, str(error))
-            due_ms = 0
+            due_ms = now_ms
         retry_s = self._retry_at.get(name)
         if retry_s is None:
             return due_ms
