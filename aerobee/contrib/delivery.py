@@ -13,7 +13,7 @@ class Verdict(Enum):
 
     ACK = "acknowledged"
     RETURN = "returned without a try"
-    """Another worker may have it immediately; the delivery does not count."""
+    """Another worker may have it after a second; the delivery does not count."""
     REQUEUE = "requeued"
     """Another worker may have it immediately; the delivery counts towards the maximum of the group."""
     DEAD_LETTER = "dead-lettered"

@@ -34,9 +34,12 @@ log = logging.getLogger(__name__)
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.2, 5.0
 # Passes over the held deliveries in one invisible time. Renewal is due at half of it.
 PASSES = 6
-# Messages that pause() and close() return become visible after this time: until the connections are closed, a broker
-# would hand them to the pop that is pending here, and they would be away for a whole invisible time.
-PAUSED_RETURN_S = 1.0
+# Returned messages become visible after this time: until the connections are closed, a broker would hand them to the pop
+# that is pending here, and after close() they would be away for a whole invisible time.
+RETURN_AFTER_S = 1.0
+# close() waits for the reply of a pop until the pop is this old: a broker that has messages replies before, and they can
+# be returned. It cancels an older one, which is pending because there are none.
+FRESH_POP_S = 2.0
 LATE_POPS_S = 2.0  # how often replies of other brokers are taken in while there is no space for more
 
 
@@ -84,6 +87,7 @@ class PopQueue:
         self._tasks: list[asyncio.Task[None]] = []
         self._is_paused = False
         self._closed = False
+        self._pop_began_s = 0.0
 
     @property
     def ready_count(self) -> int:
@@ -133,6 +137,8 @@ class PopQueue:
         try:
             await self.pause()
             if self._receiving is not None:
+                fresh_s = self._pop_began_s + FRESH_POP_S - time.monotonic()
+                await asyncio.wait({self._receiving}, timeout=max(0.0, fresh_s))
                 self._receiving.cancel()
                 await asyncio.gather(self._receiving, return_exceptions=True)
             for message in self._consumer.arrived():
@@ -209,6 +215,7 @@ class PopQueue:
             if count <= 0:
                 await self._wait_for_space()
                 continue
+            self._pop_began_s = time.monotonic()
             try:
                 found = await self._consumer.receive(min(count, POP_COUNT_MAX))
                 for message in found:
@@ -345,7 +352,7 @@ class PopQueue:
                 await self._consumer.dead_letter(delivery.message, delivery.reason)
             else:
                 counts = delivery.verdict is Verdict.REQUEUE
-                after_s = PAUSED_RETURN_S if self._is_paused else 0
+                after_s = 0 if counts else RETURN_AFTER_S
                 await self._consumer.change_invisible(delivery.message, after_s, count_try=counts)
         except RemoteError as error:
             if error.code != ResponseCode.NO_MESSAGE and error.retriable:

@@ -20,7 +20,7 @@ from aerobee.contrib.celery.channel import Channel
 from aerobee.contrib.celery.cluster_link import ClusterLink, acquire, release
 from aerobee.contrib.celery.settings import DEFAULT_PORT, Settings, read_settings
 from aerobee.contrib.celery.transient_queue import TransientQueue
-from aerobee.contrib.celery.wakeup import Wakeup
+from aerobee.contrib.wakeup import Wakeup
 from aerobee.errors import (
     AerobeeError,
     NoBroker,

@@ -91,6 +91,7 @@ class Setup:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, space: int = 8) -> None:
         monkeypatch.setattr(module, "SimpleConsumer", FakeConsumer)
+        monkeypatch.setattr(module, "FRESH_POP_S", 0.0)
         self.space = space
         self.changed = asyncio.Event()
         self.sent: list[float | None] = []
@@ -155,7 +156,7 @@ async def test_taken_message_is_renewed_and_an_unused_one_returned(setup: Setup)
     for held in setup.queue._held:
         held.renew_at_s = 0.0
     await until(lambda: len(setup.consumer.calls) >= 2)
-    assert sorted(setup.consumer.calls) == [("invisible 0 uncounted", "unused"), ("invisible 3", "taken")]
+    assert sorted(setup.consumer.calls) == [("invisible 1 uncounted", "unused"), ("invisible 3", "taken")]
     setup.queue.settle(delivery, Verdict.ACK)
     await until(lambda: not setup.queue.held_count)
 
@@ -175,7 +176,7 @@ async def test_verdicts_reach_the_broker_as_they_are(setup: Setup) -> None:
     for delivery, verdict in zip([await setup.delivery() for _ in verdicts], verdicts, strict=True):
         setup.queue.settle(delivery, verdict)
     await until(lambda: not setup.queue.held_count)
-    assert setup.consumer.calls == [("invisible 0", "a"), ("invisible 0 uncounted", "b"), ("dead", "c")]
+    assert setup.consumer.calls == [("invisible 0", "a"), ("invisible 1 uncounted", "b"), ("dead", "c")]
 
 
 async def test_foreign_message_becomes_a_dead_letter(setup: Setup) -> None:
@@ -223,6 +224,18 @@ async def test_close_returns_what_is_held(setup: Setup) -> None:
     await setup.queue.close()
     assert sorted(setup.consumer.calls) == [("invisible 1 uncounted", name) for name in "abc"]
     assert setup.consumer.is_closed
+
+
+async def test_close_returns_the_messages_of_a_fresh_pop(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FRESH_POP_S", 60.0)
+    await until(lambda: setup.consumer.asked)
+    closing = asyncio.create_task(setup.queue.close())
+    await until(lambda: setup.queue._is_paused)
+    setup.consumer.put(FakeMessage("a"))
+    await closing
+    assert setup.consumer.calls == [("invisible 1 uncounted", "a")]
 
 
 async def test_close_ends_when_brokers_do_not_answer(setup: Setup) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import select
 import threading
 
-from aerobee.contrib.celery.wakeup import Wakeup
+from aerobee.contrib.wakeup import Wakeup
 
 
 def readable(wakeup: Wakeup) -> bool:
