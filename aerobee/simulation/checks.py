@@ -75,7 +75,7 @@ def _check_logs(cluster: Cluster) -> Node:
     cluster.watch.look()
     master = cluster.master()
     assert master is not None
-    if cluster.settings.controllers and cluster.settings.keeps_confirmed:
+    if cluster.settings.controllers:
         cluster.watch.check_kept(master.process.store.log)
     stored = read_all(master)
     if cluster.settings.waits_for_replicas:

@@ -7,7 +7,10 @@ import random
 from aerobee.simulation.node import Settings
 from aerobee.simulation.traffic import WAYS, Kind, Traffic
 
-STREAMS_MAX = 2
+# number of successive seeds that share two starts: one for the even seeds, one for the odd seeds
+SHARED_STARTS = 32
+# Numbers of streams of successive starts. Every kind of message has a stream in each round of ROUND_STARTS starts.
+STREAM_COUNTS = (0, 1, 2)
 FEATURES_SHARE = 0.25  # share of starts with features, of those that wait for replicas
 PASSING_SHARE = 0.25  # share of the starts with a topic that is repeatedly deleted and recreated
 ALONE_SHARE = 0.15  # share of the starts whose master acknowledges alone
@@ -22,6 +25,7 @@ REPLICAS = (
     (False, 3, 2),
 )
 KINDS = tuple(Kind)
+ROUND_STARTS = len(KINDS) * len(STREAM_COUNTS) // sum(STREAM_COUNTS)
 # A log of 64 KiB takes 0.07 or 0.33 s to read, as a log of some GiB does on a real machine.
 BYTE_COSTS_S = (0.0, 0.0, 1e-6, 5e-6)
 WRITER_DELAYS_S = (0.0, 0.0, 0.05, 0.5)
@@ -33,7 +37,7 @@ def drawn_settings(seed: int) -> Settings:
     all_acks, in_sync, min_in_sync = rng.choice(REPLICAS)
     waits = rng.random() >= ALONE_SHARE
     features = waits and rng.random() < FEATURES_SHARE
-    kinds = rng.sample(KINDS, rng.randint(0, STREAMS_MAX))
+    kinds = _kinds(seed)
     return Settings(
         sync_disk=bool(seed % 2),
         waits_for_replicas=waits,
@@ -49,3 +53,14 @@ def drawn_settings(seed: int) -> Settings:
         changes_masters=True,
         streams=tuple(Traffic(kind, rng.choice(WAYS[kind])) for kind in kinds),
     )
+
+
+def _kinds(seed: int) -> list[Kind]:
+    """The kinds of the streams of this start: drawn in rounds, because a draw for each start leaves out kinds for hundreds
+    of runs.
+    """
+    number, index = divmod(seed // SHARED_STARTS * 2 + seed % 2, ROUND_STARTS)
+    order = random.Random(f"kinds {number}").sample(KINDS, len(KINDS))
+    counts = [STREAM_COUNTS[each % len(STREAM_COUNTS)] for each in range(index + 1)]
+    end = sum(counts)
+    return order[end - counts[-1] : end]

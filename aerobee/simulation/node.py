@@ -21,7 +21,9 @@ class Settings:
     controllers: bool = (
         True  # False: a configured master and two slaves (SYNC_MASTER, SLAVE), without elections
     )
-    keeps_confirmed: bool = True  # records that two brokers confirmed must stay: no scenario kills both
+    # Records that this number of brokers confirmed must stay: one more than die simultaneously. In a group that waits for no replica,
+    # a third member of the set may lack what two confirm.
+    kept_by: int = 2
     features: bool = False  # with delays, transactions and POP
     changes_masters: bool = True  # random runs may have several deliberate changes of master
     # Of a group that waits for replicas:

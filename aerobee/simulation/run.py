@@ -24,7 +24,7 @@ from aerobee.errors import UsageError
 from aerobee.simulation.broken import Broken, Checker
 from aerobee.simulation.checks import check_in_the_end
 from aerobee.simulation.cluster import Cluster
-from aerobee.simulation.drawn_settings import drawn_settings
+from aerobee.simulation.drawn_settings import SHARED_STARTS, drawn_settings
 from aerobee.simulation.fleet import run_all
 from aerobee.simulation.nemesis import Nemesis
 from aerobee.simulation.node import Settings
@@ -33,8 +33,6 @@ from aerobee.simulation.scenarios import Scenario
 from aerobee.simulation.simulated_disk import PowerCut
 from aerobee.simulation.simulated_loop import SimulatedClock, SimulatedLoop, StoodStill
 
-# number of successive seeds that share two starts: one for the even seeds, one for the odd seeds
-SHARED_STARTS = 32
 LOOK_CPU_S = 60.0  # CPU seconds of this process within which simulated time must advance
 WHEEL_SLOTS = (
     512  # slots of one second; RocketMQ has 604,800, and each sync of the simulated disk scans the whole file

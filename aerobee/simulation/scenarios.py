@@ -23,7 +23,7 @@ from aerobee.simulation.change_of_master import ChangeOfMaster
 from aerobee.simulation.churn import Churn
 from aerobee.simulation.cluster import Cluster
 from aerobee.simulation.feature_scenarios import features_under_faults
-from aerobee.simulation.names import NAME
+from aerobee.simulation.names import BROKER_PORT, NAME, PORT_STEP
 from aerobee.simulation.node import Node, Settings
 from aerobee.simulation.schedule_scenarios import schedules_over_changes
 from aerobee.simulation.traffic import Kind, Traffic, Way
@@ -151,6 +151,31 @@ async def _masters_by_turns(cluster: Cluster, rng: random.Random) -> None:
         _, change = ChangeOfMaster(cluster, random.Random(rng.getrandbits(64))).chosen()
         await change()
         await cluster.clock.sleep(rng.uniform(0.5, 2.0))
+
+
+async def _cut_and_again(cluster: Cluster, rng: random.Random) -> None:
+    """A master pops and decides alone, and hangs until another one leads. It leads again as soon as its log was cut, before it
+    copied the tables of the other one.
+    """
+    master = await _full_set(cluster)
+    for node in _others(cluster, master):
+        cluster.cut(master, node)
+    await cluster.clock.sleep(rng.uniform(1.0, 4.0))
+    cluster.pause(master)
+
+    def leading() -> list[Node]:
+        return [node for node in _others(cluster, master) if node.process.role.takes_writes]
+
+    await cluster.until(lambda: bool(leading()), LONG_S, "no other broker became master")
+    cluster.open_all()
+    cluster.network.hang_at(master.host.name, BROKER_PORT + PORT_STEP * leading()[0].index)
+    cluster.resume(master)
+    await _full_set(cluster)
+    leader = _leading_controller(cluster)
+    if leader is not None:
+        await cluster.elect(leader, master)
+    await cluster.clock.sleep(rng.uniform(0.5, 1.0))
+    cluster.network.hang_at("", 0)
 
 
 async def _shared_queue_offsets(cluster: Cluster, rng: random.Random) -> None:
@@ -386,9 +411,7 @@ _ALL = (
         "level-while-set-grows",
         "the same where only messages with ACK_LEVEL=replicated wait for replicas",
         _set_grows_early,
-        Settings(
-            waits_for_replicas=False, keeps_confirmed=False, streams=(Traffic(Kind.TOPIC_LEVEL, Way.PUSH),)
-        ),
+        Settings(waits_for_replicas=False, kept_by=3, streams=(Traffic(Kind.TOPIC_LEVEL, Way.PUSH),)),
     ),
     Scenario(
         "batches-before-their-topic",
@@ -401,6 +424,12 @@ _ALL = (
         "a new master did not read in its log which keys were stored, what was popped, and what waited",
         _masters_by_turns,
         Settings(features=True, streams=(Traffic(Kind.DEDUP, Way.PUSH),)),
+    ),
+    Scenario(
+        "cut-and-again",
+        "a master whose log was cut led again with its own offsets: it never asked about an open transaction",
+        _cut_and_again,
+        Settings(features=True),
     ),
     Scenario(
         "shared-queue-offsets",

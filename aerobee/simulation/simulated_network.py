@@ -173,6 +173,7 @@ class SimulatedNetwork:
         self._open: dict[_Transport, None] = {}
         self._isolated: set[str] = set()
         self._cut: set[tuple[str, str]] = set()
+        self._hanging = "", 0
         self._next_port = FIRST_PORT
 
     def note(self, way: bytes) -> None:
@@ -224,6 +225,10 @@ class SimulatedNetwork:
             if {transport.owner, transport.other.owner} == {one, other}:
                 transport.hangs = True
 
+    def hang_at(self, name: str, port: int) -> None:
+        """Connections that this party opens to the port from now on carry no bytes. Replaces an earlier call; no port is 0."""
+        self._hanging = name, port
+
     def is_cut(self, one: str, other: str) -> bool:
         """Whether the link from `one` to `other` is cut."""
         return one in self._isolated or other in self._isolated or (one, other) in self._cut
@@ -262,6 +267,7 @@ class SimulatedNetwork:
         client = _Transport(self, owner, near, far)
         accepted = _Transport(self, server.owner, far, near)
         client.other, accepted.other = accepted, client
+        client.hangs = accepted.hangs = (owner, port) == self._hanging
         client.way, accepted.way = f"{server.owner}>{owner}".encode(), f"{owner}>{server.owner}".encode()
         client.protocol = cast(asyncio.Protocol, factory())
         accepted.protocol = cast(asyncio.Protocol, server.factory())

@@ -66,21 +66,21 @@ class Watch:
             self._look_at_confirmed(running)
 
     def _keep(self, found: list[tuple[Node, Any, int]]) -> None:
-        """Note the bytes that two brokers confirm and that are equal: after the faults each log must contain
-        them (check_kept).
+        """Note the bytes that two brokers confirm (`kept_by` of the settings) and that are equal: after the faults each log must
+        contain them (check_kept).
         """
-        two = sorted(found, key=lambda each: each[2])[-2:]
-        if len(two) < 2:
+        count = self._settings.kept_by
+        some = sorted(found, key=lambda each: each[2])[-count:]
+        if len(some) < count:
             return
-        (_, log, end), (_, other_log, _) = two
+        (_, log, end), *others = some
         at = self._kept_from + len(self._kept)
-        if max(log.min_offset, other_log.min_offset) > at:
+        if max(each.min_offset for _, each, _ in some) > at:
             return  # retention deleted the next bytes; no run writes enough for that
         while at < end:
-            segment, other = log.segment_at(at), other_log.segment_at(at)
-            stop = min(end, segment.end, other.end)
+            stop = min(end, *(each.segment_at(at).end for _, each, _ in some))
             content = log.read(at, stop - at)
-            if content != other_log.read(at, stop - at):
+            if any(content != other.read(at, stop - at) for _, other, _ in others):
                 return  # a master that waits for no replica confirms bytes that no other broker has
             self._kept += content
             at = stop
@@ -94,7 +94,7 @@ class Watch:
             if stop == at or log.read(at, stop - at) != kept:
                 raise Broken(
                     Checker.CONFIRMED,
-                    f"two brokers had confirmed up to {end}, and the log that is left differs from {at} on",
+                    f"{self._settings.kept_by} brokers had confirmed up to {end}, and the log that is left differs from {at} on",
                 )
             at = stop
 

@@ -18,6 +18,7 @@ from typing import Any
 from unittest import mock
 
 from aerobee.broker.assembly import broker
+from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.delay.schedule import Schedule
 from aerobee.broker.fastpath.choice import BackendChoice, choose_backend
 from aerobee.broker.pop.engine import PopEngine
@@ -328,6 +329,11 @@ def _asks_nobody(checks: TransactionChecks, transaction: Any, half: Any) -> bool
     return True
 
 
+def _keeps_progress(offsets: ConsumerOffsets, group: str) -> list[str]:
+    """Transactions before the offset count as decided, though the log lost the decisions."""
+    return []
+
+
 def _acks_not_written(engine: PopEngine, acks: Any, now_ms: int) -> int:
     return 0
 
@@ -456,6 +462,12 @@ _ALL = (
         _copied_timers(scan_from=lambda copy, told: copy._store.log.end),
         "features",
         (Checker.POPPED,),
+    ),
+    Mutation(
+        "progress_of_transactions_outlives_a_cut",
+        _replaced(ConsumerOffsets, "remove_progress", _keeps_progress),
+        "cut-and-again",
+        (Checker.DELIVERED,),
     ),
     Mutation(
         "acknowledgements_are_not_written",

@@ -19,6 +19,7 @@ import pytest
 from aerobee.simulation import run
 from aerobee.simulation.cluster import Cluster
 from aerobee.simulation.coverage import COLUMNS, FEATURES, MUST_MEET, empty_pairs, summed
+from aerobee.simulation.drawn_settings import KINDS, ROUND_STARTS, SHARED_STARTS, drawn_settings
 from aerobee.simulation.fleet import run_all, run_groups
 from aerobee.simulation.outcome import Outcome
 from aerobee.simulation.run import groups_of, run_group, run_seed, start_of
@@ -93,6 +94,15 @@ def test_seeds_share_a_start_with_their_neighbours() -> None:
     assert sorted(seed for group in groups for seed in group) == list(range(60, 70))
     assert all(len({start_of(seed) for seed in group}) == 1 for group in groups)
     assert len({start_of(group[0]) for group in groups}) == len(groups) == 4
+
+
+def test_each_round_of_starts_has_a_stream_of_each_kind() -> None:
+    starts = sorted({start_of(seed) for seed in range(ROUND_STARTS * SHARED_STARTS)})
+    for begin in range(0, len(starts), ROUND_STARTS):
+        some = [drawn_settings(start).streams for start in starts[begin : begin + ROUND_STARTS]]
+        kinds = [traffic.kind for streams in some for traffic in streams]
+        assert sorted(kinds, key=KINDS.index) == list(KINDS)
+    assert {drawn_settings(start).sync_disk for start in starts} == {False, True}
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
