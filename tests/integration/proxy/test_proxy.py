@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -305,3 +307,25 @@ def test_a_proxy_that_signs_serves_this_machine_only_unless_told() -> None:
         ProxyConfig(nameservers="127.0.0.1:9876", client=signing)
     assert ProxyConfig(nameservers="127.0.0.1:9876", client=signing, host="127.0.0.1").host == "127.0.0.1"
     assert ProxyConfig(nameservers="127.0.0.1:9876", client=signing, trusts_clients=True).trusts_clients
+
+
+async def test_the_command_serves_until_it_is_stopped(cluster: LocalCluster) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "aerobee", "proxy", "-n", cluster.nameserver_address, "--host", "127.0.0.1", "--port", "0", "--json",
+        stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(60):
+            ready = json.loads(await process.stdout.readline())
+        assert (ready["event"], ready["part"]) == ("ready", "proxy")
+        async with GrpcClient(ready["address"]) as client:
+            assert (await client("QueryRoute", pb.QueryRouteRequest(topic=topic()))).status.code == pb.OK
+        process.terminate()
+        async with asyncio.timeout(60):
+            assert json.loads(await process.stdout.readline())["event"] == "stopped"
+            await process.wait()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
