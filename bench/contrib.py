@@ -1,0 +1,148 @@
+"""Celery over Aerobee compared with Celery over Redis: CPU of worker and broker together per task, and latency.
+
+    bench/contrib.py [--tasks 2000] [--rate 50]
+
+One worker process with one thread, tasks that are acknowledged late, no results. First as many tasks as the worker takes,
+for CPU; then `--rate` tasks a second, for the time between the sending of a task and its run. Redis keeps nothing on
+disk here (`--save ''`), Aerobee's broker has its default settings. Needs redis-server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+TICKS = os.sysconf("SC_CLK_TCK")
+WITHIN_S = 120.0
+LATENCY_TASKS = 300
+CLUSTER = """
+import sys
+from aerobee.testing import ThreadedCluster
+with ThreadedCluster() as cluster:
+    print(cluster.nameserver_address, flush=True)
+    sys.stdin.read()
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--tasks", type=int, default=2000, help="Number of tasks of the run for CPU.")
+    parser.add_argument("--rate", type=float, default=50.0, help="Tasks per second of the run for latency.")
+    options = parser.parse_args()
+    print(
+        f"{'broker':8} {'tasks/s':>8} {'CPU µs/task':>12} {'worker':>8} {'broker':>8} {'p50 ms':>7} {'p99 ms':>7}"
+    )
+    for name, server in (("aerobee", aerobee_server), ("redis", redis_server)):
+        with tempfile.TemporaryDirectory() as directory, server(Path(directory)) as (url, broker_pid):
+            print(
+                f"{name:8} {measure(Path(directory), url, broker_pid, options.tasks, options.rate)}",
+                flush=True,
+            )
+
+
+@contextmanager
+def aerobee_server(_directory: Path) -> Iterator[tuple[str, int]]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", CLUSTER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        yield f"aerobee://{process.stdout.readline().strip()}/", process.pid
+    finally:
+        process.stdin.close()
+        process.wait()
+
+
+@contextmanager
+def redis_server(directory: Path) -> Iterator[tuple[str, int]]:
+    program = shutil.which("redis-server")
+    if program is None:
+        raise SystemExit("contrib.py: redis-server is not installed: scripts/setup-bench installs it")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [program, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(directory)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    try:
+        wait(lambda: listens(port))
+        yield f"redis://127.0.0.1:{port}/0", process.pid
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def measure(directory: Path, url: str, broker_pid: int, task_count: int, rate: float) -> str:
+    """One row of the table."""
+    notes, log = directory / "notes", directory / "worker.log"
+    os.environ.update(BENCH_BROKER=url, BENCH_NOTES=str(notes))
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'bench'}"}
+    sender = [sys.executable, "-c", "import sys, time\nfrom contrib_app import note\n"
+              "for _ in range(int(sys.argv[1])):\n    note.delay(time.time())\n    time.sleep(float(sys.argv[2]))"]  # fmt: skip
+    subprocess.run([*sender, str(task_count), "0"], env=environment, check=True)
+    with log.open("wb") as output:
+        worker = subprocess.Popen(
+            [sys.executable, "-m", "celery", "-A", "contrib_app", "worker", "-c", "1", "-P", "threads", "-l", "INFO"],
+            env=environment, stdout=output, stderr=output, start_new_session=True,
+        )  # fmt: skip
+    try:
+        wait(lambda: b" ready." in log.read_bytes())
+        begin, broker_cpu, worker_cpu = time.monotonic(), cpu_s(broker_pid), cpu_s(worker.pid)
+        done = lines(notes)
+        wait(lambda: lines(notes) >= task_count)
+        elapsed = time.monotonic() - begin
+        count = task_count - done
+        broker_us = (cpu_s(broker_pid) - broker_cpu) / count * 1e6
+        worker_us = (cpu_s(worker.pid) - worker_cpu) / count * 1e6
+        notes.unlink()
+        subprocess.run([*sender, str(LATENCY_TASKS), str(1 / rate)], env=environment, check=True)
+        wait(lambda: lines(notes) >= LATENCY_TASKS)
+        late = sorted(float(line) * 1000 for line in notes.read_text(encoding="utf-8").split())
+    finally:
+        os.killpg(worker.pid, signal.SIGKILL)
+        worker.wait()
+    p99 = late[int(len(late) * 0.99)]
+    return (
+        f"{count / elapsed:8.0f} {broker_us + worker_us:12.0f} {worker_us:8.0f} {broker_us:8.0f} "
+        f"{statistics.median(late):7.1f} {p99:7.1f}"
+    )
+
+
+def cpu_s(pid: int) -> float:
+    """CPU of a process so far, user and system, in seconds."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def lines(path: Path) -> int:
+    return path.read_text(encoding="utf-8").count("\n") if path.exists() else 0
+
+
+def wait(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + WITHIN_S
+    while not condition():
+        if time.monotonic() > end:
+            raise SystemExit("contrib.py: the worker is not done in time")
+        time.sleep(0.05)
+
+
+if __name__ == "__main__":
+    main()
