@@ -16,9 +16,11 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, tzinfo
 from itertools import count
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
@@ -56,6 +58,7 @@ BUCKETS = 256  # number of calls that evaluate all queues: Spark spends millisec
 WINDOWS_READ = 3  # samples older than this number of windows are ignored
 KNOWN_MS = 24 * 3_600_000  # time without a sample after which a queue is dropped
 ROWS_SHOWN = 40
+FILE_COLUMNS = 1_000  # of a report that is not printed to a terminal
 _ARROW = {"string": pa.string(), "bigint": pa.int64(), "int": pa.int32(), "double": pa.float64()}
 _LAG_ARROW = pa.schema(
     [(name.strip("`"), _ARROW[kind]) for name, kind in (each.split() for each in LAG_SCHEMA.split(", "))]
@@ -157,12 +160,18 @@ def groups_of(result: Any) -> Any:
     def total(kind: str) -> Any:
         return F.sum(F.when(F.col("kind") == kind, F.col("lag")))
 
+    def total_or_none_yet(kind: str) -> Any:
+        """0 while the group has no such topic; null while a queue of it is UNKNOWN and no other is known."""
+        return F.when(
+            F.count_if(is_unknown & (F.col("kind") == kind)) == 0, F.coalesce(total(kind), F.lit(0))
+        ).otherwise(total(kind))
+
     return result.groupBy("cluster", "group").agg(
         F.min_by("state", rank).alias("state"),
         F.min_by("reason", rank).alias("reason"),
         total("topic").alias("lag"),
-        total("retry").alias("retry"),
-        total("dead").alias("dead"),
+        total_or_none_yet("retry").alias("retry"),
+        total_or_none_yet("dead").alias("dead"),
         F.max("lag_ms").alias("lag_ms"),
         F.sum("consume_rate").alias("consume_rate"),
         F.sum("produce_rate").alias("produce_rate"),
@@ -210,7 +219,9 @@ def report(result: Any, console: Console) -> None:
     console.print(table)
 
 
-def write_page(result: Any, history: Any, path: str, now_ms: int, *, hours: float) -> None:
+def write_page(
+    result: Any, history: Any, path: str, now_ms: int, *, hours: float, zone: tzinfo = UTC
+) -> None:
     """The worst groups and their lag over the last hours as an HTML page. Raises ConfigError when it cannot be written.
 
     The driver receives at most GROUPS_MAX x COLUMNS values of the history.
@@ -220,7 +231,7 @@ def write_page(result: Any, history: Any, path: str, now_ms: int, *, hours: floa
     rows = [row.asDict() for row in groups.orderBy(rank, F.desc("lag")).limit(GROUPS_MAX).toLocalIterator()]
     group_count = groups.count()
     rows += [{"group": "", "state": "", "reason": ""}] * (group_count - len(rows))  # counted, not shown
-    span = Span(now_ms - round(hours * MS_PER_HOUR), now_ms)
+    span = Span(now_ms - round(hours * MS_PER_HOUR), now_ms, zone)
     lags: dict[str, dict[int, int]] = {}
     for point in _lags_over(history, span, [row["group"] for row in rows[:GROUPS_MAX]]).toLocalIterator():
         lags.setdefault(point["group"], {})[point["column"]] = point["lag"]
@@ -263,6 +274,19 @@ def _lags_over(history: Any, span: Span, groups: list[str]) -> Any:
     return looks.groupBy("group", column.alias("column")).agg(F.max("lag").alias("lag"))
 
 
+def table_console() -> Console:
+    """Where reports are printed: in a file or a pipe a table has the width that it needs, not that of a terminal."""
+    return Console() if sys.stdout.isatty() else Console(width=FILE_COLUMNS, soft_wrap=True)
+
+
+def zone_of(name: str) -> tzinfo:
+    """The time zone of a page. Raises ConfigError."""
+    try:
+        return ZoneInfo(name)
+    except (ValueError, OSError, ZoneInfoNotFoundError) as error:
+        raise ConfigError(f"--page-zone {name!r} is not a time zone, such as UTC or Europe/Berlin") from error
+
+
 def _number(value: float | None) -> str:
     return "?" if value is None else f"{value:.0f}"
 
@@ -285,7 +309,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     history = History(args.format, args.history, options)
     spark = SparkSession.builder.appName("aerobee-lag").getOrCreate()
     register(spark)
-    console = Console()
+    zone = zone_of(args.page_zone)
+    console = table_console()
     for number in range(args.rounds) if args.rounds else count():
         if number:
             time.sleep(args.every)
@@ -301,7 +326,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         result = evaluation(samples, at_ms, window_ms=round(args.window * 1000)).cache()
         report(result, console)
         if args.page:
-            write_page(result, samples, args.page, at_ms, hours=args.page_hours)
+            write_page(result, samples, args.page, at_ms, hours=args.page_hours, zone=zone)
         if args.metrics:
             write_metrics(result, args.metrics, at_ms)
         if args.alerts:
@@ -314,24 +339,27 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="aerobee spark lag", description="Lag of every group, with history, by Spark."
     )
-    parser.add_argument("--nameservers", required=True, help="host:port, several with ;")
+    parser.add_argument("--nameservers", required=True, help="host:port, separated by ;")
     parser.add_argument("--history", default="", help="directory of the samples")
     parser.add_argument("--format", default="parquet", help="parquet, delta, jdbc, ...")
     parser.add_argument(
-        "--option", action="append", default=[], metavar="NAME=VALUE", help="of the format; again for more"
+        "--option", action="append", default=[], metavar="NAME=VALUE", help="option of the format; repeatable"
     )
     parser.add_argument(
-        "--rounds", type=int, default=1, help="looks, each with a report; 0: until it is stopped"
+        "--rounds", type=int, default=1, help="number of samples, each with a report; 0: until it is stopped"
     )
     parser.add_argument(
         "--keep", type=float, default=0.0, help="hours after which samples are deleted; 0: never"
     )
-    parser.add_argument("--every", type=float, default=30.0, help="seconds between two looks")
+    parser.add_argument("--every", type=float, default=30.0, help="seconds between two samples")
     parser.add_argument(
         "--window", type=float, default=WINDOW_MS / 1000, help="seconds of history that a state is judged by"
     )
-    parser.add_argument("--page", default="", help="an HTML page with a heat map and a chart of each group")
-    parser.add_argument("--page-hours", type=float, default=6.0, help="time range of the page")
+    parser.add_argument(
+        "--page", default="", help="file of an HTML page: table, heat map and chart of the worst groups"
+    )
+    parser.add_argument("--page-hours", type=float, default=6.0, help="time range of the page, in hours")
+    parser.add_argument("--page-zone", default="UTC", help="time zone of the page, such as Europe/Berlin")
     parser.add_argument(
         "--metrics", default="", help="a file for Prometheus, by node_exporter's textfile collector"
     )

@@ -33,7 +33,8 @@ from aerobee.placement.load_rows import LOAD_FIELDS, LoadSample, QueueRate, mode
 from aerobee.placement.load_sampler import LoadSampler
 from aerobee.placement.model import Model
 from aerobee.placement.plan import Plan, make_plan
-from aerobee.spark.lag_job import History
+from aerobee.spark.lag_job import History, table_console, zone_of
+from aerobee.spark.placement_page import placement_page
 
 LOAD_SCHEMA = (
     "at_ms bigint, broker string, zone string, topic string, queue_id int, `end` bigint, size double, bytes_out double, "
@@ -179,6 +180,7 @@ def report(plan: Plan, console: Console) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns an exit code."""
     args = _parser().parse_args(arguments)
+    zone = zone_of(args.page_zone)
     options = dict(each.partition("=")[::2] for each in args.option)
     history = History(args.format, args.history, options, LOAD_SCHEMA)
     capacities = {}
@@ -199,23 +201,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ) from error
     plan = make_plan(model, newest_ms, move_ordered=args.move_ordered)
     Path(args.plan).write_bytes(plan.encode())
-    report(plan, Console())
+    report(plan, table_console())
+    if args.page:
+        try:
+            Path(args.page).write_text(placement_page(plan, zone), encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"--page {args.page} cannot be written: {error.strerror}") from error
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="aerobee spark placement", description="A plan for where queues should lie, by Spark."
+        prog="aerobee spark placement", description="Plan which broker should have which queues, by Spark."
     )
-    parser.add_argument("--nameservers", required=True, help="host:port, several with ;")
+    parser.add_argument("--nameservers", required=True, help="host:port, separated by ;")
     parser.add_argument("--history", required=True, help="directory, or a table's name, of the samples")
     parser.add_argument("--plan", required=True, help="file of the plan")
     parser.add_argument("--format", default="parquet", help="parquet, delta, jdbc, ...")
     parser.add_argument(
-        "--option", action="append", default=[], metavar="NAME=VALUE", help="of the format; again for more"
+        "--option", action="append", default=[], metavar="NAME=VALUE", help="option of the format; repeatable"
     )
-    parser.add_argument("--sample", type=int, default=0, help="looks at the cluster before planning")
-    parser.add_argument("--every", type=float, default=30.0, help="seconds between two looks")
+    parser.add_argument("--sample", type=int, default=0, help="number of samples to take before planning")
+    parser.add_argument("--page", default="", help="file of an HTML page: loads before and after, changes")
+    parser.add_argument("--page-zone", default="UTC", help="time zone of the page, such as Europe/Berlin")
+    parser.add_argument("--every", type=float, default=30.0, help="seconds between two samples")
     parser.add_argument("--brokers", default="", help="JSON file: zone and capacities of brokers")
     parser.add_argument("--ordered", action="append", default=[], help="topic in which order is promised")
     parser.add_argument(

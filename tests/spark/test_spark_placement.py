@@ -104,7 +104,7 @@ def test_no_step_joins_and_the_history_is_read_by_column(spark: Any, tmp_path: P
 def test_a_history_that_holds_too_little_says_so(spark: Any):
     with pytest.raises(UsageError, match="empty"):
         load_model(frame(spark, []), capacities=NONE, ordered=(), days=0)
-    with pytest.raises(UsageError, match="no two looks"):
+    with pytest.raises(UsageError, match="no two samples"):
         load_model(frame(spark, two_looks(3, "orders", 0, 5)[:1]), capacities=NONE, ordered=(), days=0)
 
 
@@ -118,12 +118,14 @@ def test_a_real_cluster_gets_a_plan_that_names_what_it_leaves_alone(spark: Any, 
         with own.producer() as producer:
             arguments = ["--nameservers", own.nameserver_address, "--history", str(tmp_path / "load")]
             arguments += ["--plan", str(tmp_path / "plan.json"), "--every", "0.1"]
+            arguments += ["--page", str(tmp_path / "plan.html"), "--page-zone", "Europe/Berlin"]
             history = History("parquet", str(tmp_path / "load"), {}, LOAD_SCHEMA)
             take_samples(spark, own.nameserver_address, history, 1, 0)
             for number in range(200):
                 producer.send(Message("clicks", b"%d" % number * 20))
         assert main([*arguments, "--sample", "1"]) == 0
     plan = parse_plan((tmp_path / "plan.json").read_bytes())
+    assert "broker-b: 0 to " in (tmp_path / "plan.html").read_text()
     (change,) = plan.changes
     assert change.topic == "clicks"
     assert set(change.after) == {"broker-a", "broker-b"}

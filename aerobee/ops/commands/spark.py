@@ -75,6 +75,15 @@ Page = Annotated[
 PageHours = Annotated[
     float, typer.Option("--page-hours", min=0.01, help="Hours of history that the page shows.")
 ]
+PlanPage = Annotated[
+    str,
+    typer.Option(
+        "--page", metavar="FILE", help="Write an HTML page with the loads before and after, and the changes."
+    ),
+]
+PageZone = Annotated[
+    str, typer.Option("--page-zone", metavar="ZONE", help="Time zone of the page, such as Europe/Berlin.")
+]
 Metrics = Annotated[
     str,
     typer.Option(
@@ -100,6 +109,7 @@ def lag(
     window: WindowS = 120.0,
     page: Page = "",
     page_hours: PageHours = 6.0,
+    page_zone: PageZone = "UTC",
     metrics: Metrics = "",
     alerts: Alerts = "",
 ) -> None:
@@ -107,7 +117,8 @@ def lag(
     arguments = ["--nameservers", nameserver, "--history", history, "--format", history_format]
     arguments += [word for each in option or [] for word in ("--option", each)]
     arguments += ["--rounds", str(rounds), "--every", str(every), "--window", str(window), "--alerts", alerts]
-    arguments += ["--page", page, "--page-hours", str(page_hours), "--metrics", metrics]
+    arguments += ["--page", page, "--page-hours", str(page_hours), "--page-zone", page_zone]
+    arguments += ["--metrics", metrics]
     arguments += ["--keep", str(keep)]
     raise typer.Exit(_job("lag_job").main(arguments))
 
@@ -125,6 +136,8 @@ def placement(
     ordered: Ordered = None,
     move_ordered: MoveOrdered = False,
     horizon: Horizon = 0.0,
+    page: PlanPage = "",
+    page_zone: PageZone = "UTC",
 ) -> None:
     """Plan the placement of queues from the history of their load; `aerobee placement apply` executes the plan."""
     arguments = [
@@ -150,6 +163,7 @@ def placement(
         str(horizon),
     ]
     arguments += ["--move-ordered"] if move_ordered else []
+    arguments += ["--page", page, "--page-zone", page_zone]
     raise typer.Exit(_job("placement_job").main(arguments))
 
 
