@@ -161,6 +161,7 @@ LOADED_WHEN_WANTED = {
     "ops/terminal/run.py": {"uvloop"},
     "ops/settings/settings.py": {"aerobee.ha.controller.config"},
     "ops/terminal/output.py": {"rich.console", "rich.table"},
+    "spark/html_page.py": {"plotly.graph_objects", "plotly.offline"},
     "ops/options/shared_options.py": {"aerobee.client.base.config", "aerobee.client.session.contexts"},
     "ops/servers/up.py": {"aerobee.ha.controller.config"},
     "remoting/request_proof.py": {"hmac"},
