@@ -29,7 +29,7 @@ from aerobee.remoting.command import RemotingCommand
 from aerobee.simulation.broken import Broken, Checker
 from aerobee.simulation.clients import Clients
 from aerobee.simulation.contacts import Contacts
-from aerobee.simulation.features import TASK_QUEUES, TASKS, Features
+from aerobee.simulation.features import TASK_QUEUES, Features
 from aerobee.simulation.host import Host
 from aerobee.simulation.names import (
     BROKER_PORT,
@@ -55,6 +55,7 @@ from aerobee.simulation.simulated_disk import PowerCut
 from aerobee.simulation.simulated_loop import LaggingExecutor, SimulatedClock
 from aerobee.simulation.simulated_network import SimulatedNetwork
 from aerobee.simulation.stream import Stream
+from aerobee.simulation.task import TASKS
 from aerobee.simulation.watch import WATCH_S, Watch
 from aerobee.store.files.config import BrokerRole, FlushDiskType, StoreConfig
 
@@ -431,6 +432,7 @@ class Cluster:
                 self.clock,
                 self.network,
                 self.contacts.use,
+                has_grpc=self.settings.has_grpc,
             )
         if self.settings.has_passing_topic:
             rng = random.Random(self.rng.getrandbits(64))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
 from typing import Any
 
 from aerobee.client import (
@@ -27,34 +26,15 @@ from aerobee.simulation.names import NAMESERVER_ADDRESSES
 from aerobee.simulation.party import Party
 from aerobee.simulation.simulated_loop import SimulatedClock
 from aerobee.simulation.simulated_network import SimulatedNetwork
+from aerobee.simulation.task import INVISIBLE_S, POP_GROUP, TASKS, Task
 
-TASKS, TASK_QUEUES, POP_GROUP = "tasks", 2, "poppers"
+TASK_QUEUES = 2
 LEVELS_S = (1.0, 5.0)  # of delay levels 1 and 2
 DELAY_S_MAX = 6.0
 PAUSE_S_MAX = 0.8
 SEND_TIMEOUT_S = 5.0
-INVISIBLE_S = 2.5
 FORGOTTEN_SHARE = 0.15  # share of the received messages that is not acknowledged
 TIMER_EARLY_S = 1.0  # a timer's slot is a second (timerPrecisionMs)
-
-
-@dataclass(slots=True)
-class Task:
-    """One message: the reply to its sender, and the times at which members of the group received it."""
-
-    body: bytes
-    is_stored: bool = False  # according to the reply to its sender
-    due_s: float = 0.0  # no member may receive it before this time of the simulation's clock
-    wanted: TransactionState | None = None  # the sender's reply to a check; None: no transaction
-    received: list[float] = field(default_factory=list)
-    done_at_s: float = float("inf")  # time at which a broker confirmed an acknowledgement
-    is_asked: bool = False  # a broker received the sender's decision
-    is_maybe_done: bool = False  # an acknowledgement was sent, and its outcome is unknown
-
-    @property
-    def is_due(self) -> bool:
-        """Whether the message must reach the group."""
-        return self.is_stored and self.wanted in (None, TransactionState.COMMIT)
 
 
 class Features(Party):
@@ -66,13 +46,16 @@ class Features(Party):
         clock: SimulatedClock,
         network: SimulatedNetwork,
         on_use: Callable[[str], None] = lambda name: None,
+        *,
+        has_grpc: bool = False,
     ) -> None:
-        """`on_use` is called with the name of a feature at each use of it."""
+        """`on_use` is called with the name of a feature at each use of it. `has_grpc`: clients of gRPC take part."""
         super().__init__("features", rng, clock, network)
         self.tasks: dict[bytes, Task] = {}
         self.trouble: Broken | None = None
         self.is_clock_set = False  # a fault set a clock: early deliveries cannot be detected
         self._on_use = on_use
+        self._has_grpc = has_grpc
         self.under_way = 0  # sends without a reply
         self._is_over = asyncio.Event()
         self._senders: list[asyncio.Task[None]] = []
@@ -83,6 +66,25 @@ class Features(Party):
         works: tuple[Callable[[], Coroutine[Any, Any, None]], ...] = (self._delay, self._transact)
         self._senders = [asyncio.create_task(work()) for work in works]
         self._members = [asyncio.create_task(self._pop(number)) for number in range(2)]
+        if self._has_grpc:
+            self._begin_grpc()
+
+    def _begin_grpc(self) -> None:
+        from aerobee.simulation import grpc_tasks  # needs the extra `grpc`
+
+        def is_sending() -> bool:
+            return self._is_sending
+
+        sender, receiver = (
+            grpc_tasks.GrpcTask(name, self._network.endpoint(name), self._own_numbers())
+            for name in ("grpc-sender", "grpc-receiver")
+        )
+        numbers = self._own_numbers()
+        sends = grpc_tasks.send_tasks(self, sender, numbers, self._pause, is_sending)
+        self._senders.append(asyncio.create_task(sends))
+        numbers = self._own_numbers()
+        receives = grpc_tasks.receive_tasks(self, receiver, numbers, self._clock, is_sending)
+        self._members.append(asyncio.create_task(receives))
 
     def send_no_more(self) -> None:
         """Stop sending. Checks of sent transactions are still answered, and every received message is
@@ -128,7 +130,8 @@ class Features(Party):
             if task.received and task.done_at_s == float("inf") and not task.is_maybe_done
         ]
 
-    def _new(self, kind: str) -> Task:
+    def new_task(self, kind: str) -> Task:
+        """A message that is about to be sent."""
         self._on_use(kind)
         task = Task(f"{kind}-{len(self.tasks)}".encode())
         self.tasks[task.body] = task
@@ -146,7 +149,7 @@ class Features(Party):
             while self._is_sending:
                 await self._pause(rng.uniform(0.05, PAUSE_S_MAX))
                 level = rng.choice((0, 0, 1, 2))
-                task, now = self._new("delay by level" if level else "timer"), self._clock.monotonic()
+                task, now = self.new_task("delay by level" if level else "timer"), self._clock.monotonic()
                 seconds = LEVELS_S[level - 1] if level else rng.uniform(1.0, DELAY_S_MAX)
                 message = (
                     Message(TASKS, task.body, delay_level=level)
@@ -179,7 +182,7 @@ class Features(Party):
         ) as producer:
             while self._is_sending:
                 await self._pause(rng.uniform(0.05, PAUSE_S_MAX))
-                task = self._new("transaction")
+                task = self.new_task("transaction")
                 task.wanted = rng.choice((TransactionState.COMMIT, TransactionState.ROLLBACK))
                 is_said = rng.random() < 0.7
                 said = task.wanted if is_said else TransactionState.UNKNOWN
@@ -224,10 +227,11 @@ class Features(Party):
                     continue
                 now = self._clock.monotonic()
                 for message in messages:
-                    self._received(message, now)
+                    task = self.received(message.body, now)
+                    if task is None:
+                        continue
                     if self._is_sending and rng.random() < FORGOTTEN_SHARE:
                         continue
-                    task = self.tasks[message.body]
                     try:
                         await consumer.ack(message)
                     except AerobeeError:
@@ -235,22 +239,24 @@ class Features(Party):
                         continue
                     task.done_at_s = min(task.done_at_s, self._clock.monotonic())
 
-    def _received(self, message: ReceivedMessage, now: float) -> None:
+    def received(self, body: bytes, now: float) -> Task | None:
+        """A member of the group has received a message. Returns None for one that was never sent."""
         self._on_use("simple")
-        task = self.tasks.get(message.body)
+        task = self.tasks.get(body)
         if task is None:
-            self._break(Checker.NOTHING_UNSENT, f"{message.body!r} was popped, but never sent")
-            return
+            self._break(Checker.NOTHING_UNSENT, f"{body!r} was popped, but never sent")
+            return None
         if now < task.due_s and not self.is_clock_set:
             self._break(
                 Checker.NOT_EARLY,
-                f"{message.body!r} was popped at {now:.3f} s, which was to happen at {task.due_s:.3f} s at the earliest",
+                f"{body!r} was popped at {now:.3f} s, which was to happen at {task.due_s:.3f} s at the earliest",
             )
         if task.wanted is TransactionState.ROLLBACK:
-            self._break(Checker.TRANSACTIONS, f"{message.body!r} was rolled back, and popped at {now:.3f} s")
-        if now > task.done_at_s + INVISIBLE_S:
+            self._break(Checker.TRANSACTIONS, f"{body!r} was rolled back, and popped at {now:.3f} s")
+        if now > task.done_at_s + task.held_s:
             self._break(
                 Checker.POPPED,
-                f"{message.body!r} was acknowledged at {task.done_at_s:.3f} s, and popped again at {now:.3f} s",
+                f"{body!r} was acknowledged at {task.done_at_s:.3f} s, and popped again at {now:.3f} s",
             )
         task.received.append(now)
+        return task

@@ -25,6 +25,7 @@ class Settings:
     # a third member of the set may lack what two confirm.
     kept_by: int = 2
     features: bool = False  # with delays, transactions and POP
+    has_grpc: bool = False  # clients of gRPC take part in the features
     changes_masters: bool = True  # random runs may have several deliberate changes of master
     # Of a group that waits for replicas:
     all_acks: bool = True  # allAckInSyncStateSet

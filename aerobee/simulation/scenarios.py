@@ -432,6 +432,12 @@ _ALL = (
         Settings(features=True),
     ),
     Scenario(
+        "grpc-clients",
+        "clients of gRPC and of remoting send to one topic and receive with one group, while masters change",
+        _masters_by_turns,
+        Settings(features=True, has_grpc=True),
+    ),
+    Scenario(
         "shared-queue-offsets",
         "RocketMQ 7689: master and leading controller died together, and what was sent then got the queue offsets of what lay "
         "behind the confirm offset",

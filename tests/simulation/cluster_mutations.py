@@ -21,6 +21,7 @@ from aerobee.broker.assembly import broker
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.delay.schedule import Schedule
 from aerobee.broker.fastpath.choice import BackendChoice, choose_backend
+from aerobee.broker.grpc.ack_message import AckRpcs
 from aerobee.broker.pop.engine import PopEngine
 from aerobee.broker.pop.pop_feature import Pop
 from aerobee.broker.replication.auto_switch_follower import AutoSwitchFollower, _AutoSwitchConnection
@@ -498,6 +499,12 @@ _ALL = (
         _replaced(Pop, "_read_back", _reads_nothing),
         "masters-by-turns",
         (Checker.POPPED, Checker.DELIVERED),
+    ),
+    Mutation(
+        "an_acknowledgement_by_grpc_is_only_answered",
+        _replaced(AckRpcs, "_acknowledge", lambda self, *names: False),
+        "grpc-clients",
+        (Checker.POPPED,),
     ),
     Mutation(
         "a_new_master_knows_no_timers",

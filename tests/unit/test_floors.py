@@ -164,6 +164,7 @@ LOADED_WHEN_WANTED = {
     "spark/html_page.py": {"plotly.graph_objects", "plotly.offline"},
     "ops/options/shared_options.py": {"aerobee.client.base.config", "aerobee.client.session.contexts"},
     "ops/servers/up.py": {"aerobee.ha.controller.config"},
+    "simulation/features.py": {"aerobee.simulation", "aerobee.simulation.grpc_tasks"},
     "remoting/request_proof.py": {"hmac"},
     "remoting/signature.py": {"hmac"},
     "broker/fastpath/pop.py": {"aerobee.broker.fastpath.guard"},

@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
 from aerobee.errors import RemoteError
+from aerobee.ordered_set import OrderedSet
 from aerobee.remoting.codes import ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.peer import Handler, Peer, Reply
@@ -28,7 +29,8 @@ class UnservedKinds:
     def __init__(self) -> None:
         self.reasons: dict[str, str] = {}  # name of the feature -> a clause without a full stop
         self.failed_count = 0  # attempts to start a feature that failed
-        self._waiting: set[asyncio.Future[None]] = set()
+        # In the order of their arrival, in which they are served.
+        self._waiting: OrderedSet[asyncio.Future[None]] = OrderedSet()
 
     def put(self, names: Iterable[str], reason: str) -> None:
         """Mark features as unserved, or change their reasons."""
