@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+from aerobee.broker.assembly.grpc_packages import grpc_is_installed
 from aerobee.simulation.node import Settings
 from aerobee.simulation.traffic import WAYS, Kind, Traffic
 
@@ -12,6 +13,7 @@ SHARED_STARTS = 32
 # Numbers of streams of successive starts. Every kind of message has a stream in each round of ROUND_STARTS starts.
 STREAM_COUNTS = (0, 1, 2)
 FEATURES_SHARE = 0.25  # share of starts with features, of those that wait for replicas
+GRPC_SHARE = 0.5  # share of the starts with features in which gRPC clients take part
 PASSING_SHARE = 0.25  # share of the starts with a topic that is repeatedly deleted and recreated
 ALONE_SHARE = 0.15  # share of the starts whose master acknowledges alone
 # allAckInSyncStateSet, inSyncReplicas, minInSyncReplicas
@@ -48,6 +50,7 @@ def drawn_settings(seed: int) -> Settings:
         is_indexed=rng.random() < 0.8,
         writer_delay_s=rng.choice(WRITER_DELAYS_S),
         features=features,
+        has_grpc=features and random.Random(f"grpc {seed}").random() < GRPC_SHARE and grpc_is_installed(),
         byte_cost_s=random.Random(f"costs {seed}").choice(BYTE_COSTS_S),
         has_passing_topic=rng.random() < PASSING_SHARE,
         changes_masters=True,
