@@ -573,7 +573,7 @@ async def test_a_handshake_of_an_unassigned_epoch_is_refused(group: Group) -> No
             following = b.replication.state().following
             return following.trouble if following is not None else ""
 
-        await wait_until(lambda: f"in epoch {poison}" in trouble(), timeout_s=60)
+        await wait_until(lambda: f"reports epoch {poison}" in trouble(), timeout_s=60)
         assert b.controllers.calls._epochs.entries == entries
         b.replication.become_slave("", 1)
 

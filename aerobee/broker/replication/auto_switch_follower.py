@@ -150,7 +150,7 @@ class AutoSwitchFollower(Follower):
             # If it were kept, an epoch that the controllers never assigned would exceed all assigned ones,
             # and this broker could not lead.
             raise CannotFollow(
-                f"the broker at {self._master.ha} reports epoch {last_epoch}, and the controllers told of "
+                f"the broker at {self._master.ha} reports epoch {last_epoch}, and the controllers have assigned "
                 f"{self._master_epoch()}"
             )
         self._master_end, self._greeted_epoch = greeting.max_offset, last_epoch
