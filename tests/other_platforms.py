@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # Modules that the standard library has on Unix alone.
 POSIX_MODULES = ("fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "syslog", "curses", "readline")
 _HIDE = """
-import asyncio, importlib.abc, logging, mmap, os, signal, socket, ssl, subprocess, sys, tempfile  # those use what goes now
+import asyncio, importlib.abc, logging, mmap, os, signal, socket, ssl, subprocess, sys, tempfile, zoneinfo  # those use what goes now
 
 class Hidden(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
