@@ -56,7 +56,7 @@ from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.frame import FRAME_BYTES_MAX, HEADER_BYTES_MAX
 from aerobee.remoting.protocol import ACK_LEVEL_ATTRIBUTE, TYPE_ATTRIBUTE
 from aerobee.store.queue.queue_table import MULTI_DISPATCH, MULTI_OFFSET
-from aerobee.system_names import NOT_SENDABLE, SYSTEM_PREFIX
+from aerobee.system_names import LMQ_PREFIX, NOT_SENDABLE, SYSTEM_PREFIX
 
 # Bounds of the checks in each frame.
 ELIGIBLE_SYS_FLAG = COMPRESSED | MULTI_TAGS | COMPRESSION_MASK
@@ -141,6 +141,11 @@ TOPICS = (
         "a retry topic or a dead-letter topic",
         "the handler counts reconsumption and moves messages to the dead-letter topic",
         lambda topic, _: topic.topic_name.startswith((RETRY_PREFIX, DLQ_PREFIX)),
+    ),
+    TopicExclusion(
+        "an LMQ",
+        "within a burst, messages of other topics write entries into its queue as well",
+        lambda topic, _: topic.topic_name.startswith(LMQ_PREFIX),
     ),
     TopicExclusion(
         "a topic with a static mapping",

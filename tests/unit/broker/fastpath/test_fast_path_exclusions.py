@@ -252,6 +252,7 @@ def pull_context(mapped: str = "", settings: dict[str, Any] | None = None, **fie
 TOPIC_EXAMPLES = [
     (topic("SCHEDULE_TOPIC_XXXX"), topic_context()),
     (topic("%RETRY%group"), topic_context()),
+    (topic("%LMQ%a"), topic_context()),
     (topic(), topic_context(mapped="TopicNormal")),
     (topic(), topic_context(has_extended_queues=True)),
     (topic(topic_filter_type="MULTI_TAG"), topic_context()),

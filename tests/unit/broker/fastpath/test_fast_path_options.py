@@ -193,3 +193,12 @@ def test_a_full_file_of_an_lmq_is_followed_by_the_next(counterpart: Counterpart)
     assert [counterpart.store.queues[f"%LMQ%{name}", 0].max_offset for name in "ab"] == [200, 100]
     serve(counterpart, *sends)
     assert counterpart.store.queues["%LMQ%a", 0].max_offset == 400
+
+
+def test_a_send_to_an_lmq_itself_is_left_to_the_handler(counterpart: Counterpart) -> None:
+    counterpart.topics.put(TopicConfig("%LMQ%a", 1, 1))  # as the broker's table answers for any LMQ
+    through = frame("INNER_MULTI_DISPATCH\x01%LMQ%a\x02")
+    backend, now_ms = counterpart.fast_path._backend, counterpart.store.store_time_now()
+    used = backend.burst(through + frame(topic="%LMQ%a", queue="0"), 0, HOST, now_ms, True, True).used
+    queue = counterpart.store.queues["%LMQ%a", 0]
+    assert (used, queue.max_offset) == (len(through), 1)
