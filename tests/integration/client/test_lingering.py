@@ -76,12 +76,22 @@ async def test_a_message_that_no_batch_can_have_stays_in_order(broker):
 
 @pytest.mark.parametrize(
     "fields",
-    [{"delay_level": 3}, {"ack": "flushed"}, {"priority": 2}, {"wait_store_ok": False}, {"properties": {"DEDUP_KEY": "k"}}],
+    [
+        {"delay_level": 3}, {"ack": "flushed"}, {"priority": 2}, {"wait_store_ok": False}, {"properties": {"DEDUP_KEY": "k"}},
+        {"properties": {"TIMER_DELAY_MS": "9000"}}, {"properties": {"__LITE_TOPIC": "room42"}},
+    ],
 )  # fmt: skip
 async def test_a_message_that_no_batch_can_have_does_not_wait(broker, fields):
     async with Producer(broker.address, "PG", config=LONG) as producer:
         await producer.send(message(1, **fields))
     assert len(broker.seen(310)) == 1
+
+
+async def test_messages_for_a_lite_topic_share_no_request(broker):
+    """A broker gives a message to the LMQ of its lite topic outside of batches only."""
+    async with Producer(broker.address, "PG", config=LINGER) as producer:
+        await send_all(producer, 3, lite_topic="room42")
+    assert (len(broker.seen(310)), len(broker.seen(320))) == (3, 0)
 
 
 async def test_a_refused_batch_is_sent_message_by_message(broker):
