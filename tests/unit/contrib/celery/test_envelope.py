@@ -41,11 +41,19 @@ def test_an_id_that_cannot_be_a_key_is_none(task_id: object) -> None:
 @pytest.mark.parametrize(
     "body",
     [b"", b"\xff", b"7", b"[]", b"{}", b'{"properties":[]}', b'{"properties":{"delivery_info":1}}',
-     b'{"properties":{},"headers":[]}'],
+     b'{"properties":{},"headers":[]}', b'{"properties":{},"body":{"__type__":"uuid","__value__":5}}',
+     b'{"properties":{},"body":{"__type__":[],"__value__":5}}'],
 )  # fmt: skip
 def test_foreign_bodies_are_refused(body: bytes) -> None:
     with pytest.raises(MalformedRecord):
         decode(body)
+
+
+@pytest.mark.parametrize("number", [float("inf"), float("nan"), 10**400])
+def test_a_number_without_bounds_is_none(number: float) -> None:
+    found = {"properties": {"priority": number, "expiration": number}}
+    assert not is_expired(found, 0, 1)
+    assert 0 <= priority_queue(found, 5) <= 4
 
 
 @given(st.binary())
