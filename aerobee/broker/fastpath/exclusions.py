@@ -377,7 +377,7 @@ FRAMES: Mapping[str, tuple[Exclusion, ...]] = {
         Exclusion("a dedup key of a known message, or of more than 255 characters", "the handler answers with the earlier message, or refuses"),
         Exclusion("a dedup key while the keys in the log are not known", _REFUSED),
         Exclusion(f"a priority not in plain digits, or of more than {PRIORITY_CHARS_MAX}, or with {SHARDING_KEY}", "the handler knows what counts"),
-        Exclusion(f"LMQs that do not exist yet, more than {LMQS_MAX}, or one twice", "the handler creates queues, and refuses too many"),
+        Exclusion(f"LMQs that do not exist yet or are those of lite topics, more than {LMQS_MAX}, or one twice", "the handler creates queues, notifies lite consumers, and refuses too many"),
         Exclusion("a priority while enableTopicMessageTypeCheck is set", "the handler compares each message's type with the topic's"),
     ),
     HALF: (

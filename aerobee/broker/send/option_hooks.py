@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from aerobee.broker.send.lmq import lmq_topic
 from aerobee.broker.send.send_duplicates import SendDuplicates
+from aerobee.lite_topic import LITE_PREFIX
 from aerobee.store.log.stored_message import AppendResult
 from aerobee.store.message_store import MessageStore
 from aerobee.store.queue.consume_queue import ConsumeQueue
@@ -22,8 +23,11 @@ class OptionFastPath:
         self._note = duplicates.note
 
     def lmq(self, name: str) -> ConsumeQueue | None:
-        """The queue of an existing LMQ; None for another name, and where there are no LMQs."""
-        if not self._store.config.dispatches_lmqs or lmq_topic(name) is None:
+        """The queue of an existing LMQ; None for another name, and where there are no LMQs.
+
+        None for that of a lite topic, too: whoever serves lite topics is notified of each message (lite_service.py).
+        """
+        if not self._store.config.dispatches_lmqs or lmq_topic(name) is None or name.startswith(LITE_PREFIX):
             return None
         queue = self._store.queues.get((name, LMQ_QUEUE_ID))
         return queue if type(queue) is ConsumeQueue else None

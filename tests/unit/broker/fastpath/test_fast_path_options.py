@@ -9,7 +9,9 @@ import pytest
 
 from aerobee.broker.fastpath.choice import NATIVE, PYTHON, choose_backend
 from aerobee.broker.fastpath.permits import HOLDS
+from aerobee.broker.send.option_hooks import OptionFastPath
 from aerobee.errors import ConfigError
+from aerobee.lite_topic import lite_queue
 from aerobee.message import decode_record, pack_host
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.frame import decode_frame
@@ -202,3 +204,13 @@ def test_a_send_to_an_lmq_itself_is_left_to_the_handler(counterpart: Counterpart
     used = backend.burst(through + frame(topic="%LMQ%a", queue="0"), 0, HOST, now_ms, True, True).used
     queue = counterpart.store.queues["%LMQ%a", 0]
     assert (used, queue.max_offset) == (len(through), 1)
+
+
+def test_messages_for_the_lmq_of_a_lite_topic_are_left_to_the_handler(counterpart: Counterpart) -> None:
+    """Whoever serves lite topics is notified of each message there."""
+    store = counterpart.store
+    hooks = OptionFastPath(duplicates=counterpart.duplicates, epoch=lambda: 0, store=store)
+    for lmq in ("%LMQ%a", lite_queue("chat", "room42")):
+        store.queue(lmq, 0)
+    assert hooks.lmq("%LMQ%a") is store.queues["%LMQ%a", 0]
+    assert hooks.lmq(lite_queue("chat", "room42")) is None
