@@ -256,3 +256,40 @@ async def test_pops_of_an_lmq_use_the_offsets_of_the_lmq(cluster):
 def message_offsets(reply):
     found = parse_message_offsets(reply.ext["msgOffsetInfo"])
     return [offset for offsets in found.values() for offset in offsets]
+
+
+async def send_to_lmq(cluster, body, properties=None):
+    """A send to the LMQ itself."""
+    remoting = RemotingClient(clock=SystemClock(), network=AsyncioNetwork())
+    try:
+        request = a_send(RequestCode.SEND_MESSAGE_V2, {"UNIQ_KEY": body.decode(), **(properties or {})}, body)
+        request.ext["b"] = "%LMQ%a"
+        return await remoting.invoke(cluster.broker().address, request, timeout_s=5)
+    finally:
+        await remoting.close()
+
+
+async def test_a_message_sent_to_an_lmq_itself_is_there_once(cluster):
+    await send(cluster, "a")
+    for names in ("%LMQ%a", "%LMQ%a,%LMQ%b"):
+        assert (await send_to_lmq(cluster, b"direct", {"INNER_MULTI_DISPATCH": names})).code == 0
+    await send(cluster, "a", first=1)
+    for _ in range(2):
+        store = cluster.broker().store
+        found = decode_records(store.get_messages("%LMQ%a", 0, 0, count_max=32).body)
+        assert [record.body for record in found] == [b"0", b"direct", b"direct", b"1"]
+        assert store.max_offset("%LMQ%b", 0) == 1
+        await cluster.kill_broker()
+        shutil.rmtree(cluster.directory / "broker-a" / "consumequeue")
+        await cluster.start_broker()
+
+
+async def test_a_message_sent_to_an_lmq_itself_is_popped(cluster):
+    await send(cluster, "a")
+    assert (await send_to_lmq(cluster, b"direct")).code == 0
+    broker = cluster.broker()
+    remoting = RemotingClient(clock=SystemClock(), network=AsyncioNetwork())
+    request = pop_request(broker, "%LMQ%a", invisible_ms=1_000)
+    reply = await remoting.invoke(broker.address, request, timeout_s=5)
+    await remoting.close()
+    assert [record.body for record in decode_records(reply.body)] == [b"0", b"direct"]

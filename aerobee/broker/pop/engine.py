@@ -533,12 +533,15 @@ def queue_offsets(body: bytes) -> tuple[int, ...]:
 
 
 def lmq_offsets(lmq: str, body: bytes) -> tuple[int, ...]:
-    """The offsets in an LMQ of records that stand back to back: their own offset is that in their topic."""
+    """The offsets in an LMQ of records that stand back to back: their own offset is that in their topic, which may be the LMQ."""
     found: list[int] = []
     at = 0
     while at < len(body):
         record = decode_record(body, at, check_crc=False)
         at += record.total_size
+        if record.topic == lmq:
+            found.append(record.queue_offset)
+            continue
         names = record.properties.get(MULTI_DISPATCH, "").split(",")
         offsets = record.properties.get(MULTI_OFFSET, "").split(",")
         found.append(int(dict(zip(names, offsets, strict=False))[lmq]))

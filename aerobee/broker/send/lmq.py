@@ -49,9 +49,12 @@ class LmqEntries:
         return sum(1 for topic, _ in self._store.queues if topic.startswith(LMQ_PREFIX))
 
     def prepare(self, message: StoredMessage) -> tuple[StoredMessage, list[ConsumeQueue]]:
-        """The message with its offsets in LMQs, and these queues. Raises RemoteError."""
+        """The message with its offsets in LMQs, and these queues. Raises RemoteError.
+
+        A message that was sent to an LMQ itself is in that queue already.
+        """
         properties = decode_properties(message.properties.decode(errors="surrogateescape"))
-        names = self.check(properties)
+        names = [name for name in self.check(properties) if name != message.topic]
         queues = []
         for name in names:
             queue = self._store.queue(name, LMQ_QUEUE_ID)
