@@ -176,7 +176,9 @@ async def test_an_invalid_message_of_one_schedule_hides_no_tick(
 
     def ticks() -> list[str]:
         return [
-            each.properties["AEROBEE_TICK"] for each in stored(cluster) if each.properties["AEROBEE_SCHEDULE"] == "a"
+            each.properties["AEROBEE_TICK"]
+            for each in stored(cluster)
+            if each.properties["AEROBEE_SCHEDULE"] == "a"
         ]
 
     await wait_until(lambda: ticks(), "a tick")

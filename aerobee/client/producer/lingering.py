@@ -23,7 +23,15 @@ from aerobee.property_names import ACK_LEVEL, DEDUP_KEY, LITE_TOPIC, TIMER_REQUE
 
 # Brokers look at these properties outside of batches only.
 NOT_IN_BATCHES = frozenset(
-    {DEDUP_KEY, ACK_LEVEL, LITE_TOPIC, "INNER_MULTI_DISPATCH", "_SYS_MSG_PRIORITY_", TRAN_MSG, *TIMER_REQUESTS}
+    {
+        DEDUP_KEY,
+        ACK_LEVEL,
+        LITE_TOPIC,
+        "INNER_MULTI_DISPATCH",
+        "_SYS_MSG_PRIORITY_",
+        TRAN_MSG,
+        *TIMER_REQUESTS,
+    }
 )
 BATCH_COUNT_MAX = 1_024  # messages of one request
 
