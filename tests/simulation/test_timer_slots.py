@@ -24,9 +24,9 @@ def world() -> Iterator[World]:
     logging.disable(logging.NOTSET)
 
 
-def send(world: World, number: int, due_ms: int) -> None:
-    """Store a timer message that is due at this time."""
-    properties = {"UNIQ_KEY": f"K{number}", "TIMER_DELIVER_MS": str(due_ms)}
+def send(world: World, number: int, due_ms: int, **more: str) -> None:
+    """Store a timer message that is due at this time, with `more` properties."""
+    properties = {"UNIQ_KEY": f"K{number}", "TIMER_DELIVER_MS": str(due_ms), **more}
     message = StoredMessage(
         topic=TOPIC,
         queue_id=0,
@@ -79,3 +79,26 @@ def test_a_message_that_is_due_late_does_not_block_its_slot(
     assert sorted(world.deliveries()) == [0, 2]
     advance(world, 4)
     assert {number: len(records) for number, records in world.deliveries().items()} == {0: 1, 1: 1, 2: 1}
+
+
+def test_a_recalled_message_that_is_due_late_is_not_stored_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It got the present slot, and so did the request to delete it."""
+    begin = world.clock.now_ms()
+    send(world, 0, begin + 1_500)
+    world.clock.advance(0.1)
+    unit = SlotsAtHand.unit
+
+    def present(slots: SlotsAtHand, now: int, out_ms: int, due_ms: int, *where: int, magic: int) -> TimerUnit:
+        made = unit(slots, now, out_ms, due_ms, *where, magic=magic)
+        return made._replace(write_time=slots.slot_start(now), delay_ms=0)
+
+    with monkeypatch.context() as ahead:
+        ahead.setattr(SlotsAtHand, "unit", present)
+        send(world, 1, begin + 5_900)
+        send(world, 9, begin + 5_900, TIMER_DEL_UNIQKEY="K1")
+        world.clock.advance(0.1)
+    send(world, 2, begin + 3_000)
+    advance(world, 9)
+    assert sorted(world.deliveries()) == [0, 2]

@@ -176,7 +176,7 @@ class TimerDelivery:
             is_far = due is not None and due > max(now, end) + FAR_SLOTS * self._precision_ms
             if is_far and slots.has_other_slot(now, due or 0):
                 # It got the present slot because no other was free while the clock was ahead. All others would wait for it.
-                self._roll(slot.next_offset)
+                self._roll(slot.next_offset, slot)
                 slot.pop()
                 budget -= 1
                 continue
@@ -256,8 +256,9 @@ class TimerDelivery:
         self._stats.topic_put(topic, 1, size)
         progress.count_delivered(topic, now - due, now)
 
-    def _roll(self, physical_offset: int) -> None:
-        """Store a message again whose time is beyond the window of its last enqueue."""
+    def _roll(self, physical_offset: int, slot: WaitingSlot | None = None) -> None:
+        """Store a message again whose time is beyond the window of its last enqueue. `slot`: unless the slot's requests to delete
+        messages name it."""
         progress = self._progress
         progress.touch()
         if progress.take_handled(physical_offset):
@@ -266,6 +267,9 @@ class TimerDelivery:
         if message is None:
             return
         properties = message.properties
+        if slot is not None and slot.deleted and _is_deleted(slot, message):
+            progress.count_gone(properties.get(REAL_TOPIC, ""), self._clock.now_ms())
+            return
         due_ms = self._messages.due_time(message, number(properties.get(TIMER_OUT_MS)) or 0)
         new_due_ms = self._set_back.new_due(message, due_ms, self._clock.now_ms())
         if new_due_ms is not None:
