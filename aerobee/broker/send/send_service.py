@@ -457,7 +457,10 @@ class SendService:
     async def _write_in_turns(
         self, form: _Form, header: SendHeader, body: bytes, sender: Caller
     ) -> SendOutcome:
-        """Store the pieces of a batch, each as a separate batch, while the broker takes messages for the topic."""
+        """Store the pieces of a batch, each as a separate batch, while the broker takes messages for the topic.
+
+        A refusal behind the first piece is a SYSTEM_ERROR: other codes tell clients that nothing is stored.
+        """
         born_host = pack_host(*sender.host_port)
         appends: list[AppendResult] = []
         try:
@@ -467,6 +470,14 @@ class SendService:
                 self._check_open(self._live.value)
                 self._find_topic(header, sender, self._live.value)
                 appends.append(self._append_entries(piece, header, born_host))
+        except (RemoteError, StoreError) as error:
+            if not appends:
+                raise
+            count = sum(append.count for append in appends)
+            why = error.remark if isinstance(error, RemoteError) else str(error)
+            raise RemoteError(
+                ResponseCode.SYSTEM_ERROR, f"{count} messages of the batch are stored, then: {why}"
+            ) from error
         finally:
             sizes = [size for append in appends for size in append.record_sizes]
             if sizes:

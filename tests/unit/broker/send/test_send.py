@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from aerobee.broker.admission.ack import LEASE_IS_OVER, Shortage
 from aerobee.broker.delay.redelivery import WaitingMessage
 from aerobee.broker.send.send_header import ENTRIES_PER_TURN, batch_pieces
 from aerobee.broker.state.config import BrokerConfig
-from aerobee.errors import RemoteError
+from aerobee.client.producer.send_tries import may_be_stored
+from aerobee.errors import RemoteError, remote_error
 from aerobee.message import MessageQueue, decode_record
 from aerobee.remoting.codes import ResponseCode
 from aerobee.remoting.command import FLAG_ONEWAY, RemotingCommand
@@ -224,6 +226,27 @@ async def test_a_batch_of_many_messages_is_stored_in_turns(sending: Sending) -> 
     assert (reply.code, len((reply.ext or {})["msgId"].split(","))) == (0, count)
     assert sorted(seen) == [0, ENTRIES_PER_TURN, 2 * ENTRIES_PER_TURN, 3 * ENTRIES_PER_TURN, count]
     assert [record.body for record in sending.stored()] == [b"%d" % number for number in range(count)]
+
+
+async def test_a_batch_that_is_refused_after_a_part_of_it_is_stored_may_be_stored(
+    sending: Sending, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client takes SERVICE_NOT_AVAILABLE as the word that nothing is stored."""
+
+    def is_stored() -> Shortage | None:
+        return LEASE_IS_OVER if sending.store.max_offset("TopicBatch", 1) else None
+
+    monkeypatch.setattr(sending.sends._service, "_shortage", is_stored)
+    body = batch_body(*[(b"a", "")] * (2 * ENTRIES_PER_TURN))
+    request = decode_frame(send_frame("TopicBatch", queue="1", code=320, body=body))
+    serving = sending.sends.send(FakePeer(), request)
+    assert inspect.iscoroutine(serving)
+    with pytest.raises(
+        RemoteError, match="512 messages of the batch are stored, then: service not available"
+    ) as refused:
+        await serving
+    assert (refused.value.code, len(sending.stored())) == (ResponseCode.SYSTEM_ERROR, ENTRIES_PER_TURN)
+    assert may_be_stored(remote_error(refused.value.code, refused.value.remark))
 
 
 async def test_a_large_batch_that_cannot_be_cut_is_refused_before_any_of_it_is_stored(
