@@ -7,10 +7,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from aerobee.access.gate import Gate, Grant
-from aerobee.broker.fastpath.seam import GuardSettings
+from aerobee.broker.fastpath.seam import GuardSettings, OptionHooks
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.peer import Peer
+from aerobee.store.queue.consume_queue import ConsumeQueue
 
 UNCHECKED_HOST = ""  # host of a peer that the guard does not check
 
@@ -48,3 +49,16 @@ class FrameAccess:
         if code == RequestCode.END_TRANSACTION and not fields.get("topic"):
             return None  # clients before 5.3 send no topic: the handler uses the half message's
         return self._gate.grant(RemotingCommand(code, fields), host)
+
+
+class WithoutLmqs:
+    """The hooks of sends with options behind a guard, which looks at a message's topic alone: each LMQ needs a permission of its own, so
+    the handlers get messages that name LMQs.
+    """
+
+    def __init__(self, hooks: OptionHooks) -> None:
+        self.epoch, self.is_new, self.stored = hooks.epoch, hooks.is_new, hooks.stored
+
+    def lmq(self, name: str) -> ConsumeQueue | None:
+        """As OptionHooks.lmq: None."""
+        return None

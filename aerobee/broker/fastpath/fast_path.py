@@ -20,7 +20,7 @@ from aerobee.broker.admission.overload import Overload
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
 from aerobee.broker.consumer.group_table import GroupTable
-from aerobee.broker.fastpath.access import UNCHECKED_HOST, FrameAccess
+from aerobee.broker.fastpath.access import UNCHECKED_HOST, FrameAccess, WithoutLmqs
 from aerobee.broker.fastpath.authorizations import Authorizations
 from aerobee.broker.fastpath.choice import NATIVE, BackendChoice, choose_backend
 from aerobee.broker.fastpath.exclusions import LEVELED_TOPIC, TOPICS, TopicContext, excluded_properties
@@ -512,7 +512,8 @@ class FastPath:
         )
         options = None
         if self._options is not None:
-            options = OptionSettings(hooks=self._options, find_leveled=self._find_leveled)
+            hooks = self._options if self._access is None else WithoutLmqs(self._options)
+            options = OptionSettings(hooks=hooks, find_leveled=self._find_leveled)
         return self.choice.make(
             settings, delayed=self._delayed, transactions=self._transactions, options=options
         )

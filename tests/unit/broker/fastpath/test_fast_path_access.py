@@ -21,6 +21,7 @@ from aerobee.broker.fastpath.access import GUARDED_FIELDS, FrameAccess
 from aerobee.broker.fastpath.choice import NATIVE, PYTHON
 from aerobee.broker.fastpath.frame_handlers import FrameHandler
 from aerobee.broker.fastpath.pop import PopBursts
+from aerobee.broker.send.option_hooks import OptionFastPath
 from aerobee.message import pack_host
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand, SerializeType
@@ -341,3 +342,17 @@ def test_each_code_that_a_family_serves_is_guarded(world: World) -> None:
     handlers: list[FrameHandler] = getattr(backend, "_handlers", [])
     served = {code for handler in handlers for code in handler.serves}
     assert served <= set(GUARDED_FIELDS)
+
+
+def test_messages_for_lmqs_are_left_to_the_gate_of_the_handlers(world: World) -> None:
+    """Each LMQ needs a permission of its own; the guard looks at the topic alone."""
+    sending = world.sending
+    sending.store.reconfigure(replace(sending.store.config, enable_lmq=True, enable_multi_dispatch=True))
+    sending.store.queue("%LMQ%a", 0)
+    hooks = OptionFastPath(duplicates=sending.duplicates, epoch=lambda: 0, store=sending.store)
+    assert hooks.lmq("%LMQ%a") is not None
+    sending.fast_path._options = hooks
+    sending.fast_path._settings_changed()
+    properties = "UNIQ_KEY\x01U1\x02WAIT\x01true\x02"
+    assert world.is_served(signed(send_frame(properties=properties + "DEDUP_KEY\x01d1\x02")))
+    assert world.is_refused(signed(send_frame(properties=properties + "INNER_MULTI_DISPATCH\x01%LMQ%a\x02")))

@@ -103,7 +103,7 @@ EXAMPLES: dict[str, list[bytes | str]] = {
         changed(send_frame(), opaque=1 << 31),
         send_frame(queue="\u0661"),
     ],
-    GUARDED: ["test_fast_path_access.py"] * 4,
+    GUARDED: ["test_fast_path_access.py"] * 5,
     STORE: [
         "test_fast_path_gates.py",
         "test_fast_path_gates.py",
