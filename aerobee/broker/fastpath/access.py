@@ -52,7 +52,7 @@ class FrameAccess:
 
 
 class WithoutLmqs:
-    """The hooks of sends with options behind a guard, which looks at a message's topic alone: each LMQ needs a permission of its own, so
+    """The hooks of sends with options behind a guard, which looks at a message's topic alone: each LMQ needs a separate permission, so
     the handlers get messages that name LMQs.
     """
 

@@ -319,7 +319,7 @@ FRAMES: Mapping[str, tuple[Exclusion, ...]] = {
         Exclusion("a missing or wrong signature, or a user without the permission", _REFUSED),
         Exclusion(f"a header of more than {GUARDED_FIELDS_MAX} fields", "bounds the work for a peer without a valid signature"),
         Exclusion(f"an access key, topic or group of more than {GUARDED_TEXT_CHARS_MAX} characters", "grants are remembered by these texts"),
-        Exclusion("a send that names LMQs", "each LMQ needs a permission of its own"),
+        Exclusion("a send that names LMQs", "each LMQ needs a separate permission"),
         Exclusion("the field _UNIQUE_KEY_QUERY", "clients up to 4.9.3 do not sign this field"),
     ),
     STORE: (

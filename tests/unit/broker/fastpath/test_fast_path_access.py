@@ -345,7 +345,7 @@ def test_each_code_that_a_family_serves_is_guarded(world: World) -> None:
 
 
 def test_messages_for_lmqs_are_left_to_the_gate_of_the_handlers(world: World) -> None:
-    """Each LMQ needs a permission of its own; the guard looks at the topic alone."""
+    """Each LMQ needs a separate permission; the guard looks at the topic alone."""
     sending = world.sending
     sending.store.reconfigure(replace(sending.store.config, enable_lmq=True, enable_multi_dispatch=True))
     sending.store.queue("%LMQ%a", 0)
