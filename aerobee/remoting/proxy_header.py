@@ -30,13 +30,15 @@ Source = tuple[str, int]
 class ProxyHeaderReader:
     """Takes the header off the first bytes of a connection. `source`: the client that it names, None without one.
 
-    Keeps at most one header, of which V2_BODY_BYTES_MAX bounds the size. After a WireError it is not used again.
+    A connection has one header: what follows it comes from the client, which may write what it likes. Keeps at most one header, of
+    which V2_BODY_BYTES_MAX bounds the size. After a WireError it is not used again.
     """
 
-    __slots__ = ("_kept", "source")
+    __slots__ = ("_is_done", "_kept", "source")
 
     def __init__(self) -> None:
         self._kept = b""
+        self._is_done = False
         self.source: Source | None = None
 
     @property
@@ -46,6 +48,8 @@ class ProxyHeaderReader:
 
     def feed(self, data: bytes) -> bytes | None:
         """Return the bytes behind the header, all bytes where there is none; None while more are needed. Raises WireError."""
+        if self._is_done:
+            return data
         data = self._kept + data
         if data.startswith(V2_SIGNATURE):
             end = self._read_v2(data)
@@ -57,7 +61,7 @@ class ProxyHeaderReader:
         if end is None:
             self._kept = data
             return None
-        self._kept = b""
+        self._kept, self._is_done = b"", True
         return data[end:]
 
     def _read_v1(self, data: bytes) -> int | None:
@@ -123,7 +127,8 @@ def _port(text: str) -> int:
 
 
 def _check_tlvs(header: bytes, position: int) -> None:
-    """Raise WireError where the TLVs do not fill the header, or their checksum is not that of the header."""
+    """Raise WireError where the TLVs do not fill the header, or their checksum is not that of the header, or there are two."""
+    is_checked = False
     while position < len(header):
         if position + _TLV_HEAD.size > len(header):
             raise WireError("a PROXY header ends in the middle of a TLV")
@@ -132,6 +137,9 @@ def _check_tlvs(header: bytes, position: int) -> None:
         if position > len(header):
             raise WireError("a PROXY header ends in the middle of a TLV")
         if kind == _CRC32C_TYPE:
+            if is_checked:  # each costs some milliseconds
+                raise WireError("a PROXY header has two checksums")
+            is_checked = True
             blanked = header[:begin] + bytes(length) + header[position:]
             if length != 4 or crc32c(blanked) != int.from_bytes(header[begin:position], "big"):
                 raise WireError("the checksum of a PROXY header is not that of its bytes")

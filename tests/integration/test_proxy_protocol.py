@@ -102,6 +102,28 @@ async def test_a_connection_without_a_header_keeps_its_address(cluster: LocalClu
 
 
 @pytest.mark.parametrize("header", [V1, V2])
+async def test_a_client_names_no_other_address_behind_its_balancers_header(
+    cluster: LocalCluster, header: bytes
+) -> None:
+    """A balancer's header often arrives before its client's first byte: what comes then is the client's."""
+    broker = cluster.broker()
+    reader, writer = await dial(broker.address)
+    writer.write(header)
+    async with asyncio.timeout(20):
+        while not (  # noqa: ASYNC110
+            found := [each for each in broker.ports.connections if each.address == CLIENT]
+        ):
+            await asyncio.sleep(0.001)
+    writer.write(b"PROXY TCP4 127.0.0.1 10.0.0.1 1 1\r\n" + administration())
+    async with asyncio.timeout(20):
+        assert (await reader.read())[
+            3:4
+        ] == b"\x04"  # SETTINGS: it is a bad preface of HTTP/2, and no administrator's request
+    assert found[0].address == CLIENT
+    writer.close()
+
+
+@pytest.mark.parametrize("header", [V1, V2])
 async def test_http2_follows_a_header_at_each_port(cluster: LocalCluster, header: bytes) -> None:
     broker = cluster.broker()
     for port in (broker.ports.grpc_port, broker.ports.main.address_of()[1]):

@@ -89,3 +89,24 @@ def test_a_peer_that_is_silent_for_a_whole_call_is_left(
 
     loop.run_until_complete(one_call())
     loop.close()
+
+
+@pytest.mark.parametrize(
+    ("balancer", "client", "seen"),
+    [
+        ("10.0.0.5", "203.0.113.7", "203.0.113.7"),
+        ("10.0.0.5", "127.0.0.1", "10.0.0.5"),
+        ("10.0.0.5", "::1", "10.0.0.5"),
+        ("127.0.0.1", "127.0.0.9", "127.0.0.9"),
+    ],
+)
+async def test_no_header_makes_a_client_of_another_machine_one_of_this(
+    balancer: str, client: str, seen: str
+) -> None:
+    """Administrators' requests of loopback addresses are served without users: a balancer's own loopback is not the server's."""
+    connection = Connection(Endpoint({}, proxied_from=lambda host: host == balancer))
+    connection.connection_made(FakeTransport((balancer, 4)))
+    family = "TCP6" if ":" in client else "TCP4"
+    connection.data_received(f"PROXY {family} {client} {client} 7 8\r\n".encode() + good(1))
+    assert connection.host_port == (seen, 4 if seen == balancer else 7)
+    connection.connection_lost(None)

@@ -25,6 +25,13 @@ def with_checksum(body: bytes) -> bytes:
     return header[:-4] + crc32c(header).to_bytes(4, "big")
 
 
+def two_checksums() -> bytes:
+    """A header with two checksums, the first of which holds."""
+    header = bytearray(v2(V4 + 2 * (bytes((3, 0, 4)) + bytes(4))))
+    header[-11:-7] = crc32c(bytes(header)).to_bytes(4, "big")
+    return bytes(header)
+
+
 HEADERS = {
     "v1 IPv4": (b"PROXY TCP4 203.0.113.7 10.0.0.1 51324 8081\r\n", ("203.0.113.7", 51_324)),
     "v1 IPv6": (b"PROXY TCP6 2001:db8::7 ::1 9 10\r\n", ("2001:db8::7", 9)),
@@ -71,6 +78,17 @@ def test_a_header_is_taken_off_however_it_arrives(name: str, behind: bytes) -> N
     assert (slow.source, slow.has_begun) == (source, False)
 
 
+@pytest.mark.parametrize("name", [name for name, (header, _) in HEADERS.items() if header])
+@pytest.mark.parametrize("second", [b"PROXY TCP4 127.0.0.1 10.0.0.1 1 1\r\n", v2(V4)])
+def test_a_second_header_belongs_to_the_client(name: str, second: bytes) -> None:
+    """Balancers send their header alone, before the client has sent anything: the client may go on with another one."""
+    header, source = HEADERS[name]
+    reader = ProxyHeaderReader()
+    assert reader.feed(header) == b""
+    assert reader.feed(second) == second
+    assert reader.source == source
+
+
 @pytest.mark.parametrize(
     "data",
     [
@@ -99,6 +117,12 @@ def test_a_header_is_taken_off_however_it_arrives(name: str, behind: bytes) -> N
 def test_a_broken_header_ends_the_connection(data: bytes) -> None:
     with pytest.raises(WireError):
         ProxyHeaderReader().feed(data)
+
+
+def test_a_header_has_one_checksum() -> None:
+    """Each takes a pass over the whole header, and hundreds could hold at once."""
+    with pytest.raises(WireError, match="two checksums"):
+        ProxyHeaderReader().feed(two_checksums())
 
 
 def test_random_bytes_raise_nothing_but_a_wire_error() -> None:
