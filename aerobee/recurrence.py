@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
-from aerobee.clock import MS_PER_DAY, MS_PER_HOUR
+from aerobee.clock import MS_PER_DAY
 from aerobee.errors import UsageError
 
 INTERVAL_MS_MIN = 100
@@ -26,13 +26,6 @@ CRON_BYTES_MAX = 256
 ZONE_BYTES_MAX = 64
 _STEPS_MAX = (
     10_000  # results of cronsim that may be at or before the searched time: the hour of a change of clocks
-)
-_LOOK_BACK_MS = (
-    60_000,
-    MS_PER_HOUR,
-    MS_PER_DAY,
-    32 * MS_PER_DAY,
-    400 * MS_PER_DAY,
 )
 
 
@@ -82,16 +75,15 @@ class Recurrence:
             return first
         if self.interval_ms:
             return until_ms - (until_ms - self.anchor_ms) % self.interval_ms
-        # The window grows until it has a tick: so few ticks are walked through, however many were missed.
-        for back_ms in _LOOK_BACK_MS:
-            start_ms = max(after_ms, until_ms - back_ms)
-            tick = self.next_after(start_ms)
-            if tick <= until_ms:
-                break
-        else:
-            tick = first
-        while (following := self.next_after(tick)) <= until_ms:
-            tick = following
+        # No tick lies in (end, until_ms]: the range halves with each look, however many ticks it has.
+        tick, end = first, until_ms
+        while end - tick >= 1000:  # ticks are whole seconds
+            middle = (tick + end) // 2
+            found = self.next_after(middle)
+            if found <= until_ms:
+                tick = found
+            else:
+                end = middle
         return tick
 
     def due_ms(self, tick_ms: int) -> int:

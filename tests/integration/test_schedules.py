@@ -300,6 +300,23 @@ def test_the_latest_tick_is_found_without_a_walk() -> None:
     assert interval.latest_until(9_900, 10_000) == 10_600, "none is missed: the next one"
 
 
+@pytest.mark.parametrize("cron", ["* * * * 1 *", "0 0 1 1 *", "*/7 * * * *", "30 2 * * 0", "0 0 29 2 *"])
+def test_the_latest_of_many_missed_ticks_takes_few_looks(cron: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that was down over January walked through 2.7 million ticks, and served nothing meanwhile."""
+    recurrence, looks = Recurrence(cron=cron, time_zone="Europe/Berlin"), []
+    after = Recurrence.next_after
+
+    def counted(self: Recurrence, after_ms: int) -> int:
+        looks.append(after_ms)
+        return after(self, after_ms)
+
+    monkeypatch.setattr(Recurrence, "next_after", counted)
+    for until_ms in (1_800_000_000_000, 1_799_999_999_999, 1_772_322_360_000, 1_774_746_000_500):
+        found = recurrence.latest_until(1_600_000_000_000, until_ms)
+        assert found <= until_ms < after(recurrence, found)
+    assert len(looks) < 200
+
+
 # --- the command line
 
 

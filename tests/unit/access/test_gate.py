@@ -264,6 +264,14 @@ def served_codes() -> set[int]:
     return found
 
 
+@pytest.mark.parametrize("code", [RequestCode.AEROBEE_CREATE_SCHEDULE, RequestCode.AEROBEE_CHANGE_SCHEDULE])
+def test_schedules_are_changed_by_administrators(code: RequestCode) -> None:
+    """Otherwise any peer could delete the schedules of others, or have the broker send for ever."""
+    asked = RemotingCommand(code, {"name": "nightly", "action": "delete"})
+    assert "adminOpen=true" in refusal(Gate(keeper=None, admin_open=False), asked)
+    assert refusal(Gate(keeper=None, admin_open=False), asked, FakePeer(("127.0.0.1", 5))) == ""
+
+
 def test_an_open_gate_serves_administrators_of_this_machine() -> None:
     gate = Gate(keeper=None, admin_open=False)
     asked = RemotingCommand(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "t"})
