@@ -16,6 +16,7 @@ from aerobee.broker.grpc.refusal import RpcRefused, status
 from aerobee.broker.grpc.rpc import RpcContext
 from aerobee.errors import AerobeeError, MalformedRecord
 from aerobee.grpc.proto import messages as pb
+from aerobee.log_throttle import LogThrottle
 from aerobee.message import decode_record
 from aerobee.property_names import PRODUCER_GROUP
 from aerobee.proxy.cluster import ProxyCluster
@@ -40,6 +41,7 @@ class ProxyMembers:
         self._clients = clients
         self._renewals = renewals
         self._publishers: dict[str, dict[GrpcClient, None]] = {}
+        self._refused = LogThrottle(log, cluster.clock.monotonic)
         cluster.session.handlers[RequestCode.CHECK_TRANSACTION_STATE.value] = self._checked
 
     def handlers(self) -> Mapping[int, Handler]:
@@ -79,7 +81,8 @@ class ProxyMembers:
         publishers = self._publishers.get(topic)
         if publishers is None:
             if len(self._publishers) >= PUBLISHED_MAX:
-                log.warning(
+                self._refused.warn(
+                    "published",
                     "%d topics have publishers: transaction checks of %s reach no client here",
                     PUBLISHED_MAX,
                     topic,
@@ -92,14 +95,31 @@ class ProxyMembers:
         if client in publishers or len(publishers) >= PUBLISHERS_MAX:
             return
         publishers[client] = None
-        client.on_close(lambda _: publishers.pop(client, None))
+
+        def closed(_: object) -> None:
+            publishers.pop(client, None)
+            if not publishers:
+                self._forget(topic, publishers)
+
+        client.on_close(closed)
+
+    def _forget(self, topic: str, publishers: dict[GrpcClient, None]) -> None:
+        """The topic has no publishers, or does not exist: it makes room for another one."""
+        if self._publishers.get(topic) is publishers:
+            del self._publishers[topic]
+            self._cluster.session.leave_producer(topic)
 
     async def _announce(self, topic: str) -> None:
-        """Let the topic's brokers know of the producer group now; heartbeats repeat it."""
+        """Let the topic's brokers know of the producer group now; heartbeats repeat it. Clients name topics that do not exist, too: these
+        are forgotten, until a half message is sent to one."""
+        publishers = self._publishers.get(topic, {})
         try:
             await self._cluster.route(topic)
             await self._cluster.session.heartbeat()
-        except (RpcRefused, AerobeeError) as error:
+        except RpcRefused as error:
+            self._forget(topic, publishers)
+            log.info("%s", error)
+        except AerobeeError as error:
             log.info("brokers of topic %s do not know its producers yet: %s", topic, error)
 
     def _checked(self, peer: Peer, request: RemotingCommand) -> None:

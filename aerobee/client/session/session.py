@@ -186,6 +186,11 @@ class Session:
         if group not in self._producer_groups:
             self._producer_groups.append(group)
 
+    def leave_producer(self, group: str) -> None:
+        """Heartbeats name the group no more; brokers forget it when they have heard nothing of it for two minutes."""
+        if group in self._producer_groups:
+            self._producer_groups.remove(group)
+
     def join_consumer(self, group: str, entry: ConsumerEntry) -> None:
         """`entry` returns the group's part of a heartbeat (ConsumerData)."""
         self._consumers[group] = entry

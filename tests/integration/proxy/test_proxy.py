@@ -243,6 +243,32 @@ async def test_a_message_of_another_type_is_refused(client: GrpcClient, cluster:
     assert (answer.status.code, [each.offset for each in answer.entries]) == (pb.OK, [0, 1, 2, 3])
 
 
+async def test_names_of_topics_that_do_not_exist_leave_room_for_publishers(
+    client: GrpcClient,
+    proxies: tuple[ProxyServer, ProxyServer],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Any client may name topics in its settings: a thousand invented ones kept the checks of all others from their clients."""
+    monkeypatch.setattr("aerobee.proxy.members.PUBLISHED_MAX", 3)
+    groups = proxies[0]._cluster.session._producer_groups
+    stream = client.telemetry()
+    settings = pb.Settings(client_type=pb.PRODUCER)
+    for number in range(3):
+        settings.publishing.topics.add().name = f"invented{number}"
+    await stream.write(pb.TelemetryCommand(settings=settings))
+    assert (await stream.read()).HasField("settings")
+    await until(lambda: not groups)
+    async with GrpcClient(proxies[0].address, "client-3") as publisher:
+        open_stream = publisher.telemetry()
+        settings = pb.Settings(client_type=pb.PRODUCER)
+        settings.publishing.topics.add().name = "orders"
+        await open_stream.write(pb.TelemetryCommand(settings=settings))
+        await until(lambda: groups == ["orders"])
+        await publisher("NotifyClientTermination", pb.NotifyClientTerminationRequest())
+        await until(lambda: not groups)
+    stream.cancel()
+
+
 async def test_settings_are_answered_with_those_of_the_group(
     client: GrpcClient, cluster: LocalCluster
 ) -> None:
