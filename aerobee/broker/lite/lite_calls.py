@@ -7,11 +7,13 @@ message's number of earlier deliveries: `0;0;1`.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+import asyncio
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from aerobee.broker.admission.held_request import HeldRequest
 from aerobee.broker.lite.lite_service import LiteService, LiteSync, OffsetKind, OffsetOption, SyncAction
+from aerobee.broker.membership.heartbeat import CLIENT_ID_CHARS_MAX
 from aerobee.broker.pop.pop_service import PopOutcome, PopRequest, PopStatus
 from aerobee.broker.state.refusal import Refused, remote_refusal
 from aerobee.errors import AerobeeError, MalformedFrame, RemoteError, StoreError
@@ -21,8 +23,10 @@ from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.peer import Handler, Peer, Reply
 from aerobee.remoting.protocol import ANY_QUEUE
+from aerobee.remoting.wire_name import check_wire_name
 
 SYNCS_MAX = 1_000  # of one request
+SYNCS_AT_ONCE = 16  # then other requests are served
 _CODES = {
     PopStatus.FOUND: ResponseCode.SUCCESS,
     PopStatus.NOTHING: ResponseCode.POLLING_TIMEOUT,
@@ -49,7 +53,9 @@ class LiteCalls:
             RequestCode.POP_LITE_MESSAGE: self.pop,
         }
 
-    def synchronize(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
+    def synchronize(
+        self, peer: Peer, request: RemotingCommand
+    ) -> RemotingCommand | Coroutine[Any, Any, RemotingCommand]:
         """Change the lite topics of clients; those before a refused one are changed."""
         fields = fastjson.loads_object(
             request.body, "LiteSubscriptionCtlRequestBody", fastjson.REQUEST_DIALECT_BYTES_MAX
@@ -57,11 +63,30 @@ class LiteCalls:
         entries = json_fields.objects(fields, "subscriptionSet")
         if not 0 < len(entries) <= SYNCS_MAX:
             raise MalformedFrame(f"subscriptionSet has {len(entries)} entries, 1 to {SYNCS_MAX} are possible")
+        syncs = [_sync(entry) for entry in entries]
+        if len(syncs) > SYNCS_AT_ONCE:
+            return self._synchronize_in_turns(peer, request, syncs)
+        return self._synchronize(peer, request, syncs)
+
+    def _synchronize(
+        self, peer: Peer, request: RemotingCommand, syncs: Sequence[LiteSync]
+    ) -> RemotingCommand:
         try:
-            for sync in [_sync(entry) for entry in entries]:
+            for sync in syncs:
                 self._service.synchronize(sync, peer)
         except Refused as refused:
             return _refusal(request, refused)
+        return request.reply()
+
+    async def _synchronize_in_turns(
+        self, peer: Peer, request: RemotingCommand, syncs: Sequence[LiteSync]
+    ) -> RemotingCommand:
+        """Other requests are served in between: a client of a wildcard group looks at every lite topic."""
+        for start in range(0, len(syncs), SYNCS_AT_ONCE):
+            reply = self._synchronize(peer, request, syncs[start : start + SYNCS_AT_ONCE])
+            if reply.code != ResponseCode.SUCCESS:
+                return reply
+            await asyncio.sleep(0)
         return request.reply()
 
     def pop(self, peer: Peer, request: RemotingCommand) -> Reply | Coroutine[Any, Any, Reply]:
@@ -131,7 +156,7 @@ def _sync(fields: json_fields.Fields) -> LiteSync:
         raise MalformedFrame(f"action is {name[:80]!r}, must be one of {', '.join(SyncAction.__members__)}")
     return LiteSync(
         action=action,
-        client_id=json_fields.text(fields, "clientId"),
+        client_id=check_wire_name(json_fields.text(fields, "clientId"), "clientId", CLIENT_ID_CHARS_MAX),
         group=json_fields.text(fields, "group"),
         topic=json_fields.text(fields, "topic"),
         lite_topics=json_fields.texts(fields, "liteTopicSet"),

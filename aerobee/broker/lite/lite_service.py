@@ -45,6 +45,7 @@ from aerobee.store.message_store import MessageStore
 from aerobee.store.queue.queue_table import LMQ_QUEUE_ID
 
 SUBSCRIPTIONS_MAX = 100_000  # maxLiteSubscriptionCount
+SUBSCRIBERS_MAX = 100_000  # clients of all groups
 QUOTA_SLACK = 300  # lite topics of one request above the client's quota
 SILENT_MS = 180_000  # liteSubscriptionCheckTimeoutMills
 
@@ -197,6 +198,9 @@ class LiteService:
         new = [lmq for lmq in dict.fromkeys(lmqs) if lmq not in had]
         if table.count + len(new) > SUBSCRIPTIONS_MAX:
             text = f"lite subscription quota exceeded {SUBSCRIPTIONS_MAX}"
+            raise Refused(Reason.LITE_QUOTA, text)
+        if known is None and len(table) >= SUBSCRIBERS_MAX:  # those that subscribe nothing yet count, too
+            text = f"lite subscription quota exceeded: {SUBSCRIBERS_MAX} clients subscribe"
             raise Refused(Reason.LITE_QUOTA, text)
         if known is not None and not is_complete and len(known.lmqs) + len(new) > group.quota + QUOTA_SLACK:
             raise self._over_quota(group)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -12,6 +13,9 @@ from aerobee.grpc.proto import messages as pb
 from aerobee.lite_topic import lite_queue
 from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
 from aerobee.remoting.body.topic_config import TopicConfig
+from aerobee.remoting.codes import RequestCode
+from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.frame import decode_frame, encode_frame
 from aerobee.remoting.protocol import (
     LITE_BIND_TOPIC,
     LITE_EXCLUSIVE,
@@ -353,6 +357,36 @@ async def test_what_cannot_be_subscribed_is_refused(cluster: LocalCluster, clien
     assert (found.code, found.message) == (pb.LITE_SUBSCRIPTION_QUOTA_EXCEEDED, text)
     found = await sync(client, "a", offset=pb.OffsetOption())
     assert found.code == pb.INTERNAL_SERVER_ERROR
+
+
+async def lite_control(cluster: LocalCluster, *client_ids: str) -> RemotingCommand:
+    """LITE_SUBSCRIPTION_CTL, as RocketMQ's proxy sends it for its clients."""
+    entries = [
+        {"action": "COMPLETE_ADD", "clientId": each, "group": "readers", "topic": "chat", "liteTopicSet": []}
+        for each in client_ids
+    ]
+    body = json.dumps({"subscriptionSet": entries}).encode()
+    host, _, port = cluster.broker().address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(encode_frame(RemotingCommand(RequestCode.LITE_SUBSCRIPTION_CTL, {}, body, opaque=1)))
+    async with asyncio.timeout(30):
+        head = await reader.readexactly(4)
+        answer = await reader.readexactly(int.from_bytes(head, "big"))
+    writer.close()
+    return decode_frame(head + answer)
+
+
+async def test_clients_that_subscribe_nothing_are_bounded(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is kept for three minutes: one connection could make millions of them, with ids of any size."""
+    monkeypatch.setattr("aerobee.broker.lite.lite_service.SUBSCRIBERS_MAX", 40)
+    assert (await lite_control(cluster, *(f"c{number}" for number in range(40)))).code == 0
+    refused = await lite_control(cluster, "c40")
+    assert (refused.code != 0, "40 clients subscribe" in (refused.remark or "")) == (True, True)
+    assert (await lite_control(cluster, "c7")).code == 0, "it subscribes already"
+    refused = await lite_control(cluster, "x" * 1_025)
+    assert "clientId has 1025 characters" in (refused.remark or "")
 
 
 async def test_a_broker_without_lmqs_refuses_lite_messages() -> None:
