@@ -9,6 +9,7 @@ No request uses a consumer group or changes an offset.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,9 @@ from aerobee.words import plural
 PAGE_MAX = 50  # messages of one reply
 SCAN_MAX = 2_000  # messages that one request reads, if there is a filter
 QUEUES_MAX = 64  # queues that one request reads: those with the newest messages
+KEPT_BYTES_MAX = (
+    64 * 1024 * 1024
+)  # messages that one request keeps, in equal shares of its queues; each queue keeps one at least
 READS_AT_ONCE = 8  # requests to brokers, of all pages together
 CURSOR_CHARS_MAX = 6_000  # a longer one would not fit into the next request
 ORDERS = ("newest", "oldest", "offset", "time")
@@ -84,6 +88,7 @@ class _Window:
     end: int
     found: Sequence[ReceivedMessage] = ()
     failure: AerobeeError | None = None
+    is_cut: bool = False  # it has more messages than were kept, because of their size
 
 
 class Browser:
@@ -104,7 +109,8 @@ class Browser:
         left_out = max(0, len(rows) - QUEUES_MAX)
         rows = sorted(rows, key=lambda row: (-row.last_update_ms, row.queue))[:QUEUES_MAX]
         windows = await self._windows(search, rows)
-        await asyncio.gather(*(self._read(window, search) for window in windows))
+        share = KEPT_BYTES_MAX // max(1, len(windows))
+        await asyncio.gather(*(self._read(window, search, share) for window in windows))
         failures = [window.failure for window in windows if window.failure is not None]
         if failures and len(failures) == len(windows):
             raise failures[0]
@@ -150,10 +156,10 @@ class Browser:
             return await self._admin.offset_at(row.queue, search.start)
         return search.start if search.order == "offset" else row.min_offset
 
-    async def _read(self, window: _Window, search: Search) -> None:
-        """Fill `found`, or `failure`."""
+    async def _read(self, window: _Window, search: Search, bytes_max: int) -> None:
+        """Fill `found`, or `failure`. The window becomes smaller where it has more than a page, or more than `bytes_max` bytes."""
         wanted, expression = search.wanted(), search.expression()
-        found: list[ReceivedMessage] = []
+        kept = _Kept(window, bytes_max, is_backward=search.is_backward)
         offset = window.begin
         try:
             while offset < window.end:
@@ -161,10 +167,39 @@ class Browser:
                     messages, offset = await self._admin.messages_from(
                         window.row.queue, offset, expression=expression
                     )
-                found.extend(each for each in messages if each.queue_offset < window.end and wanted(each))
+                for each in messages:
+                    if each.queue_offset < window.end and wanted(each):
+                        kept.add(each, is_inflated=search.filter_by == "text")
         except AerobeeError as error:
-            window.failure, found = error, []
-        window.found = found
+            window.failure = error
+            return
+        window.found = [message for message, _ in kept.messages]
+
+
+class _Kept:
+    """Messages of a window while it is read, from its begin on. Backward the newest are kept, else the oldest."""
+
+    def __init__(self, window: _Window, bytes_max: int, *, is_backward: bool) -> None:
+        self.messages: deque[tuple[ReceivedMessage, int]] = deque()
+        self._window = window
+        self._bytes_max = bytes_max
+        self._is_backward = is_backward
+        self._bytes = 0
+
+    def add(self, message: ReceivedMessage, *, is_inflated: bool) -> None:
+        size = message.size_bytes + (len(message.body_or_stored()[0]) if is_inflated else 0)
+        self.messages.append((message, size))
+        self._bytes += size
+        if not self._is_backward:
+            if self._bytes >= self._bytes_max or len(self.messages) >= PAGE_MAX:
+                self._window.is_cut |= self._bytes >= self._bytes_max
+                self._window.end = message.queue_offset + 1
+            return
+        while len(self.messages) > 1 and (self._bytes > self._bytes_max or len(self.messages) > PAGE_MAX):
+            self._window.is_cut |= self._bytes > self._bytes_max
+            dropped, size = self.messages.popleft()
+            self._bytes -= size
+            self._window.begin = dropped.queue_offset + 1
 
 
 def name(queue: MessageQueue) -> str:
@@ -200,7 +235,10 @@ def _merged(
 
     windows = list(windows)
     found = sorted((each for window in windows for each in window.found), key=by_time, reverse=is_backward)
-    shown, rest = found[:PAGE_MAX], found[PAGE_MAX:]
+    # What lies behind the last message of a window that was cut waits for the rest of that window.
+    last = [window.found[0 if is_backward else -1] for window in windows if window.is_cut and window.found]
+    count = min(PAGE_MAX, *(found.index(each) + 1 for each in last)) if last else PAGE_MAX
+    shown, rest = found[:count], found[count:]
     positions = {}
     for window in windows:
         queue = window.row.queue

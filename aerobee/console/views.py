@@ -233,7 +233,9 @@ class Views:
                 cursor=query.get("cursor", ""),
             )
         )
-        return found | {"messages": [shown(each, LISTED_BODY_MAX) for each in found["messages"]]}
+        messages = found["messages"]
+        # Each is let go before the next body is inflated.
+        return found | {"messages": [shown(messages.pop(0), LISTED_BODY_MAX) for _ in range(len(messages))]}
 
     async def message(self, query: Query) -> dict[str, Any]:
         """The message at an `offset` of a `queue` (broker/id) of a `topic`, with its whole body."""

@@ -58,6 +58,18 @@ async def all_pages(session: aiohttp.ClientSession, url: str, **query: Any) -> l
         assert pages < 50
 
 
+async def test_pages_of_large_messages_are_bounded_in_bytes(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fifty messages of each of 64 queues, of up to 4 MiB, or 2,000 that match a text and inflate to 16 MiB each, ended the console."""
+    monkeypatch.setattr(browse, "KEPT_BYTES_MAX", 4_000)  # some five messages of each queue
+    await filled(cluster)
+    async with console(cluster) as server, aiohttp.ClientSession() as session:
+        for query in ({}, {"filter": "text", "value": "body"}, {"by": "oldest"}):
+            assert 0 < len((await get(session, server.url, **query))["messages"]) <= 24
+            assert sorted(await all_pages(session, server.url, **query)) == list(range(150))
+
+
 async def test_pages_have_each_message_once(cluster: LocalCluster) -> None:
     await filled(cluster)
     async with console(cluster) as server, aiohttp.ClientSession() as session:
