@@ -233,9 +233,7 @@ class Views:
                 cursor=query.get("cursor", ""),
             )
         )
-        messages = found["messages"]
-        # Each is let go before the next body is inflated.
-        return found | {"messages": [shown(messages.pop(0), LISTED_BODY_MAX) for _ in range(len(messages))]}
+        return found | {"messages": _all_shown(found.pop("messages"), LISTED_BODY_MAX)}
 
     async def message(self, query: Query) -> dict[str, Any]:
         """The message at an `offset` of a `queue` (broker/id) of a `topic`, with its whole body."""
@@ -259,7 +257,7 @@ class Views:
             found = await self._at_time(needed(query, "topic"), number(query, "time"))
         else:
             raise UsageError("give an id, a key or a time")
-        return {"messages": [shown(message) for message in found]}
+        return {"messages": _all_shown(found)}
 
     async def _at_time(self, topic: str, time_ms: int) -> list[ReceivedMessage]:
         found = []
@@ -442,6 +440,12 @@ def number(query: Query, name: str, default: int | None = None) -> int:
 
 def _page(query: Query) -> int:
     return max(1, min(number(query, "count", PAGE_ROWS), PAGE_ROWS))
+
+
+def _all_shown(messages: list[ReceivedMessage], body_max: int = BODY_MAX) -> list[dict[str, Any]]:
+    """As shown(). Each message is let go before the body of the next one is inflated, which may take 16 MiB."""
+    messages.reverse()
+    return [shown(messages.pop(), body_max) for _ in range(len(messages))]
 
 
 def shown(message: ReceivedMessage, body_max: int = BODY_MAX) -> dict[str, Any]:
