@@ -443,7 +443,7 @@ def _page(query: Query) -> int:
 
 
 def _all_shown(messages: list[ReceivedMessage], body_max: int = BODY_MAX) -> list[dict[str, Any]]:
-    """As shown(). Each message is let go before the body of the next one is inflated, which may take 16 MiB."""
+    """As shown(). Each message is released before the body of the next one is inflated, which may take 16 MiB."""
     messages.reverse()
     return [shown(messages.pop(), body_max) for _ in range(len(messages))]
 

@@ -104,7 +104,7 @@ class ProxyMembers:
         client.on_close(closed)
 
     def _forget(self, topic: str, publishers: dict[GrpcClient, None]) -> None:
-        """The topic has no publishers, or does not exist: it makes room for another one."""
+        """The topic has no publishers, or does not exist: it does not count any more."""
         if self._publishers.get(topic) is publishers:
             del self._publishers[topic]
             self._cluster.session.leave_producer(topic)

@@ -27,7 +27,7 @@ from aerobee.errors import (
     RequestTimeout,
     WireError,
 )
-from aerobee.host_port import is_loopback, join_address
+from aerobee.host_port import join_address
 from aerobee.remoting.burst_reader import BurstReader
 from aerobee.remoting.codes import request_name
 from aerobee.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
@@ -38,7 +38,6 @@ from aerobee.remoting.loop_watch import LoopWatch
 from aerobee.remoting.other_protocol import HTTP2_FIRST_BYTE, OtherProtocol
 from aerobee.remoting.peer import Handler
 from aerobee.remoting.pending_calls import PendingCalls
-from aerobee.remoting.proxy_header import Source
 from aerobee.remoting.request_proof import RequestProofs
 from aerobee.remoting.request_stats import RequestStats
 from aerobee.remoting.served_requests import ServedRequests
@@ -401,8 +400,8 @@ class Connection(asyncio.Protocol):
             self.host_port = (str(peer[0]), int(peer[1]))
             self.address = join_address(*self.host_port)
         if self._server_side:
-            is_proxied = self._endpoint.proxied_from(self.host_port[0])
-            self._first = FirstBytes(self._endpoint.tls, self.listener, may_be_proxied=is_proxied)
+            balancer = self.host_port[0] if self._endpoint.proxied_from(self.host_port[0]) else None
+            self._first = FirstBytes(self._endpoint.tls, self.listener, balancer=balancer)
         own = transport.get_extra_info("sockname")
         if isinstance(own, tuple) and own:
             self.own_host = str(own[0])
@@ -667,22 +666,15 @@ class Connection(asyncio.Protocol):
         first = cast(FirstBytes, self._first)
         try:
             data = first.take(data)
-            if first.source is not None and first.source != self.host_port:
-                self._come_from(first.source)
+            if first.source is not None:
+                self.host_port = first.source
+                self.address = self._name = self._calls.peer = join_address(*first.source)
             if data:
                 self._tls, self._first = first.choose_tls(data[0]), None
         except WireError as error:
             self._refuse(error)
             return b""
         return data
-
-    def _come_from(self, source: Source) -> None:
-        """The client that a PROXY header names is the peer. A loopback address is that of the balancer's machine: it stays out, unless
-        that is this machine."""
-        if is_loopback(source[0]) and not is_loopback(self.host_port[0]):
-            return
-        self.host_port = source
-        self.address = self._name = self._calls.peer = join_address(*source)
 
     # Calls
 

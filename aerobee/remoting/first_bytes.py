@@ -8,6 +8,7 @@ PROXY header (proxy_header.py)   from peers that the server names
 
 from __future__ import annotations
 
+from aerobee.host_port import is_loopback
 from aerobee.remoting.proxy_header import ProxyHeaderReader, Source
 from aerobee.remoting.tls import ServerTls, TlsPump, choose_tls
 
@@ -15,17 +16,23 @@ from aerobee.remoting.tls import ServerTls, TlsPump, choose_tls
 class FirstBytes:
     """The first bytes of one connection, of a server with these settings of TLS. `source` is known once take() has returned bytes."""
 
-    __slots__ = ("_header", "_listener", "_settings")
+    __slots__ = ("_balancer", "_header", "_listener", "_settings")
 
-    def __init__(self, settings: ServerTls | None, listener: str, *, may_be_proxied: bool) -> None:
+    def __init__(self, settings: ServerTls | None, listener: str, *, balancer: str | None) -> None:
+        """`balancer`: the peer's host, if it may send a PROXY header."""
         self._settings = settings
         self._listener = listener
-        self._header = ProxyHeaderReader() if may_be_proxied else None
+        self._balancer = balancer
+        self._header = None if balancer is None else ProxyHeaderReader()
 
     @property
     def source(self) -> Source | None:
-        """The client that a PROXY header names."""
-        return None if self._header is None else self._header.source
+        """The client that a PROXY header names; None for a loopback address, unless the balancer is on this machine: it is that of the
+        balancer's machine, and must not pass for one of this."""
+        found = None if self._header is None else self._header.source
+        if found is not None and is_loopback(found[0]) and not is_loopback(self._balancer or ""):
+            return None
+        return found
 
     @property
     def has_begun(self) -> bool:

@@ -81,7 +81,7 @@ def test_a_header_is_taken_off_however_it_arrives(name: str, behind: bytes) -> N
 @pytest.mark.parametrize("name", [name for name, (header, _) in HEADERS.items() if header])
 @pytest.mark.parametrize("second", [b"PROXY TCP4 127.0.0.1 10.0.0.1 1 1\r\n", v2(V4)])
 def test_a_second_header_belongs_to_the_client(name: str, second: bytes) -> None:
-    """Balancers send their header alone, before the client has sent anything: the client may go on with another one."""
+    """Balancers send their header alone, before the client has sent anything: the client may send another one."""
     header, source = HEADERS[name]
     reader = ProxyHeaderReader()
     assert reader.feed(header) == b""
@@ -120,7 +120,7 @@ def test_a_broken_header_ends_the_connection(data: bytes) -> None:
 
 
 def test_a_header_has_one_checksum() -> None:
-    """Each takes a pass over the whole header, and hundreds could hold at once."""
+    """Each takes a pass over the whole header, and one header has space for hundreds."""
     with pytest.raises(WireError, match="two checksums"):
         ProxyHeaderReader().feed(two_checksums())
 
