@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
+import struct
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import grpc
 import pytest
 
 from aerobee.broker.grpc.access import parse_authorization
+from aerobee.grpc.frame_scanner import PREFACE
 from aerobee.grpc.proto import messages as pb
 from aerobee.remoting.codes import RequestCode
 from tests.integration.access_cluster import ROOT, USERS, Cluster, asked, make_consumer, running
@@ -153,3 +156,44 @@ async def test_access_is_checked_before_the_native_core_stores_a_message(closed:
             answer = await client("SendMessage", pb.SendMessageRequest(messages=[made]))
             codes.append(answer.status.code)
     assert codes == [pb.UNAUTHORIZED, pb.UNAUTHORIZED]
+
+
+def _literal(name: bytes, value: bytes) -> bytes:
+    return b"\0" + bytes((len(name),)) + name + bytes((len(value),)) + value
+
+
+def _frame(kind: int, flags: int, stream_id: int, payload: bytes) -> bytes:
+    return struct.pack(">I", len(payload))[1:] + bytes((kind, flags)) + struct.pack(">I", stream_id) + payload
+
+
+async def test_no_send_in_one_read_with_its_headers_is_stored_without_its_user(closed: Cluster) -> None:
+    """Headers and requests of many calls in one write, whole and cancelled: nothing of them may reach the log."""
+    made = message("orders", message_id="A0")
+    made.system_properties.born_timestamp.seconds = 1_700_000_000
+    request = pb.SendMessageRequest(messages=[made]).SerializeToString()
+    data = b"\0" + struct.pack(">I", len(request)) + request
+    common = {
+        b":method": b"POST",
+        b":scheme": b"http",
+        b":path": b"/apache.rocketmq.v2.MessagingService/SendMessage",
+        b"content-type": b"application/grpc",
+        b"x-mq-client-id": b"c1",
+    }
+    block = b"".join(_literal(*pair) for pair in common.items())
+    reader = signed("reader", "readersecret")["x-mq-date-time"]
+    blocks = (block, block + _literal(b"x-mq-date-time", reader.encode()) + _literal(b"authorization", b"x"))
+    host, _, port = closed.broker.address.rpartition(":")
+    incoming, outgoing = await asyncio.open_connection(host, int(port))
+    sent = [PREFACE, _frame(4, 0, 0, b"")]
+    for number in range(200):
+        stream_id = 2 * number + 1
+        sent += [_frame(1, 4, stream_id, blocks[number % 2]), _frame(0, 1, stream_id, data)]
+        if number % 3 == 0:
+            sent.append(_frame(3, 0, stream_id, b"\0\0\0\x08"))
+    outgoing.write(b"".join([*sent, _frame(6, 0, 0, b"finished")]))
+    got = b""
+    async with asyncio.timeout(30):
+        while b"finished" not in got:
+            got += await incoming.read(65_536)
+    outgoing.close()
+    assert closed.broker.store.max_offset("orders", 0) == 0
