@@ -71,11 +71,11 @@ class Handles:
             )
 
     def give_back(self, group: str, topic: str, receipt: Receipt) -> None:
-        """Have the message come back in GIVE_BACK_MS, in the background."""
+        """Have the message come back in GIVE_BACK_MS, in the background. Its number of attempts does not change."""
 
         async def change() -> None:
             try:
-                await self.change(group, topic, receipt, GIVE_BACK_MS)
+                await self.change(group, topic, receipt, GIVE_BACK_MS, suspend=True)
             except AerobeeError as error:
                 log.info(
                     "message %s of %s comes back when its invisible time ends: %s", receipt, group, error

@@ -43,11 +43,13 @@ from aerobee.proxy.routes import ProxyRoutes
 from aerobee.proxy.sends import PROXIED_BODY_BYTES_MAX, ProxySends
 from aerobee.remoting.server import Listener, RemotingServer, connections_max
 from aerobee.remoting.tls import ServerTls
+from aerobee.remoting.unread_replies import UnreadReplies
 
 log = logging.getLogger(__name__)
 
 PORT = 8_081
 LISTENER = "grpc"
+UNREAD_LOOK_S = 1.0  # interval of the check for clients that do not read their responses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +64,7 @@ class ProxyConfig:
     proxied_from: str = ""  # as proxyProtocolFrom of a broker
     calls_max: int = 100_000  # as grpcCallsMax
     request_bytes_max: int = 256 * 1024 * 1024  # as grpcRequestBytesMax
+    pending_reply_bytes_max: int = 256 * 1024 * 1024  # as pendingReplyBytesMax
     client: ClientConfig = field(default_factory=ClientConfig)
 
     def __post_init__(self) -> None:
@@ -113,6 +116,10 @@ class ProxyServer:
             proxied_from=networks_of(config.proxied_from, "proxy protocol"),
         )
         self._server.use_http2(self._endpoint.session)
+        self._clock = clock
+        self._unread = UnreadReplies(
+            lambda: self._server.connections, limit_bytes=config.pending_reply_bytes_max
+        )
 
     @property
     def address(self) -> str:
@@ -127,7 +134,14 @@ class ProxyServer:
         except BaseException:
             await self._cluster.close()
             raise
-        self._cluster.session.tasks.spawn(self._renewals.run(), "proxy-renewals")
+        tasks = self._cluster.session.tasks
+        tasks.spawn(self._renewals.run(), "proxy-renewals")
+        tasks.spawn(self._look_for_unread(), "proxy-unread")
+
+    async def _look_for_unread(self) -> None:
+        while True:
+            await self._clock.sleep(UNREAD_LOOK_S)
+            self._unread.look()
 
     async def stop(self) -> None:
         """Let running calls end, then leave the cluster."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import struct
 import sys
 from collections.abc import AsyncIterator
 from typing import Any
@@ -14,6 +16,7 @@ import pytest
 from aerobee import Message
 from aerobee.client.base.config import ClientConfig
 from aerobee.errors import ConfigError
+from aerobee.grpc.frame_scanner import PREFACE
 from aerobee.grpc.proto import messages as pb
 from aerobee.proxy.sends import TransactionId, parse_transaction_id
 from aerobee.proxy.server import ProxyConfig, ProxyServer
@@ -267,6 +270,49 @@ async def test_names_of_topics_that_do_not_exist_leave_room_for_publishers(
         await publisher("NotifyClientTermination", pb.NotifyClientTerminationRequest())
         await until(lambda: not groups)
     stream.cancel()
+
+
+async def test_clients_that_read_nothing_hold_bounded_memory(cluster: LocalCluster) -> None:
+    """A window of 0 bytes keeps responses here: each connection had 64 MiB, and connections had no bound together."""
+    config = ProxyConfig(
+        nameservers=cluster.nameserver_address, host="127.0.0.1", port=0, pending_reply_bytes_max=4_000
+    )
+    proxy = ProxyServer(config)
+    await proxy.start()
+    try:
+        request = pb.QueryRouteRequest(topic=topic()).SerializeToString()
+        block = b"".join(
+            b"\0" + bytes((len(name),)) + name + bytes((len(value),)) + value
+            for name, value in (
+                (b":method", b"POST"),
+                (b":scheme", b"http"),
+                (b":path", b"/apache.rocketmq.v2.MessagingService/QueryRoute"),
+                (b"content-type", b"application/grpc"),
+                (b"x-mq-client-id", b"c9"),
+            )
+        )
+        sent = [PREFACE, frame(4, 0, 0, struct.pack(">HI", 4, 0))]  # SETTINGS: windows of 0 bytes
+        for stream_id in range(1, 101, 2):
+            data = b"\0" + struct.pack(">I", len(request)) + request
+            sent += [frame(1, 4, stream_id, block), frame(0, 1, stream_id, data)]
+        host, _, port = proxy.address.rpartition(":")
+        incoming, outgoing = await asyncio.open_connection(host, int(port))
+        outgoing.write(b"".join(sent))
+        async with asyncio.timeout(30):
+            with contextlib.suppress(ConnectionResetError):
+                while await incoming.read(65_536):
+                    pass
+        outgoing.close()
+        async with GrpcClient(proxy.address) as reader:
+            answer = await reader("QueryRoute", pb.QueryRouteRequest(topic=topic()))
+            assert answer.status.code == pb.OK
+    finally:
+        await proxy.stop()
+
+
+def frame(kind: int, flags: int, stream_id: int, payload: bytes) -> bytes:
+    """One frame of HTTP/2."""
+    return struct.pack(">I", len(payload))[1:] + bytes((kind, flags)) + struct.pack(">I", stream_id) + payload
 
 
 async def test_settings_are_answered_with_those_of_the_group(
