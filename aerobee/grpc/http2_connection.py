@@ -150,6 +150,7 @@ class Http2Connection:
         self._read_bytes = 0  # of request messages, and what counts as such, in this go
         self._receiving_bytes = 0
         self._unsent_bytes = 0
+        self._deadlines_max = 0
         self._deadlines: list[
             tuple[float, int, OpenCall]
         ] = []  # heap of deadlines; a call has one entry for each of its time limits
@@ -533,9 +534,12 @@ class Http2Connection:
     # --- inside: time and ends
 
     def _note_time(self, due: float, call: OpenCall) -> None:
-        if len(self._deadlines) > DEADLINES_KEPT + 3 * len(self.calls):
+        if len(self._deadlines) > max(self._deadlines_max, DEADLINES_KEPT + 3 * len(self.calls)):
             self._deadlines = [entry for entry in self._deadlines if not entry[2].is_over]
             heapq.heapify(self._deadlines)
+            self._deadlines_max = 2 * len(
+                self._deadlines
+            )  # a window that opens and closes leaves entries, too
         heapq.heappush(self._deadlines, (due, next(self._sequence), call))
 
     def _tick_calls(self, now: float) -> None:

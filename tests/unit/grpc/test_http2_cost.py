@@ -6,6 +6,7 @@ import struct
 
 import pytest
 
+from aerobee.grpc import http2_connection
 from aerobee.grpc.call import Call, CallStarted, OpenCall, RequestEnded
 from aerobee.grpc.frame_scanner import (
     ACK,
@@ -153,3 +154,24 @@ def test_the_bound_of_a_request_is_that_of_its_path() -> None:
     peer.feed(PREFACE + frame(SETTINGS))
     peer.feed(peer.request() + peer.data(frame_message(bytes(11))))
     assert peer.ended() == ["a request message has 11 bytes, at most 10 are allowed"]
+
+
+def test_a_window_that_opens_and_closes_often_costs_the_same_each_time(
+    core: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The entries of one open call, which no pass could drop, were passed through at each further one."""
+    if core != "python":
+        pytest.skip("counts what the Python core does")
+    passes = []
+    heapify = http2_connection.heapq.heapify
+    monkeypatch.setattr(
+        http2_connection.heapq, "heapify", lambda entries: (passes.append(len(entries)), heapify(entries))
+    )
+    peer = RawPeer(first=PREFACE + settings(s4=0))
+    call = peer.open_call()
+    for _ in range(5_000):
+        peer.now += 1e-4
+        peer.core.send_message(call, b"x", peer.now)  # blocked
+        peer.feed(frame(WINDOW_UPDATE, struct.pack(">I", 6), stream=1))
+    assert peer.core.unsent_bytes == 0
+    assert len(passes) < 10
