@@ -25,10 +25,13 @@ class Slave(Broker):
 
 
 def log_end(broker: Broker) -> int:
-    """Where its log ends. RocketMQ's answers 28 without a body while it has just started."""
+    """Where its log ends. RocketMQ's answers 28 without a body while it has just started, or not at all for some seconds."""
 
     def figures() -> dict[str, str] | None:
-        _, body = call(broker.address, 28, {})
+        try:
+            _, body = call(broker.address, 28, {})
+        except TimeoutError:
+            return None
         table: dict[str, str] | None = json.loads(body)["table"] if body else None
         return table
 
