@@ -44,14 +44,12 @@ class ScheduleLog:
         self._rewrite_at = 0
         self._rewritten_s = float("-inf")
         self._to_rewrite: list[str] = []
-        self.taken_back = ""  # the schedule whose last recorded tick lacked its message when the log was read
 
     # --- reading
 
     def reading(self, table: ScheduleTable) -> Iterator[None]:
         """Fill an empty table from the topic, in steps of some milliseconds."""
         self._base, self._base_at, self._to_rewrite = 0, 0, []
-        self.taken_back = ""
         queue = self._store.queues.get((RECURRING_TOPIC, 0))
         if queue is None or queue.max_offset <= queue.min_offset:
             return
@@ -74,7 +72,6 @@ class ScheduleLog:
             last = None if tick is None else (tick, end)
         if last is not None and not self._is_delivered(*last):
             table.take_back(last[0])
-            self.taken_back = last[0].name
 
     def _newest_base(self) -> int:
         queue = self._store.queues[(RECURRING_TOPIC, 0)]
