@@ -172,7 +172,7 @@ class PopQueue:
         return self.take()
 
     async def purge(self, count_max: int) -> int:
-        """Acknowledge ready messages, at least `count_max` if there are so many; returns how many."""
+        """Acknowledge ready messages: all, or at least `count_max` of them. Returns their number."""
         count, empty_count = 0, 0
         while empty_count < 2 and count < count_max + POP_COUNT_MAX:
             found = await self._consumer.receive(POP_COUNT_MAX, wait_s=0)

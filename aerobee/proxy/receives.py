@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from aerobee.broker.grpc.message_form import delivered_message
@@ -19,6 +18,7 @@ from aerobee.broker.grpc.receive_message import (
     asked_filter,
     invisible_ms,
     poll_ms,
+    undamaged_records,
     wanted_tags,
 )
 from aerobee.broker.grpc.refusal import RpcRefused, status
@@ -27,9 +27,9 @@ from aerobee.broker.grpc.times import set_ms
 from aerobee.client.base.topic_route import subscribe_queues
 from aerobee.client.consumer.pop_calls import ANSWER_MARGIN_S, NOTHING
 from aerobee.client.consumer.popped import decode_popped
-from aerobee.errors import AerobeeError, MessageDamaged, RemoteError
+from aerobee.errors import AerobeeError, RemoteError
 from aerobee.grpc.proto import messages as pb
-from aerobee.message import Record, decode_record
+from aerobee.message import Record
 from aerobee.proxy.cluster import ProxyCluster
 from aerobee.proxy.handles import Handles
 from aerobee.proxy.renewals import ProxyRenewals
@@ -176,7 +176,7 @@ class ProxyReceives:
             raise RemoteError(answer.code, answer.remark or "")
         popped = decode_popped(answer, asked.topic, asked.group, asked.broker_name)
         found = []
-        for each, record in zip(popped, _records(answer.body), strict=True):
+        for each, record in zip(popped, undamaged_records(answer.body), strict=True):
             if record is None:
                 continue
             receipt = Receipt(each.handle, record.physical_offset)
@@ -207,18 +207,3 @@ class ProxyReceives:
         if not done.cancelled() and done.exception() is None:
             for popped in done.result():
                 self._handles.give_back(asked.group, asked.topic, popped.receipt)
-
-
-def _records(body: bytes) -> Iterator[Record | None]:
-    """Records that stand back to back; None for one that is damaged."""
-    at = 0
-    while at < len(body):
-        try:
-            record = decode_record(body, at)
-        except MessageDamaged as error:
-            record = decode_record(body, at, check_crc=False)
-            log.error("message %d of %s is not delivered: %s", record.queue_offset, record.topic, error)
-            yield None
-        else:
-            yield record
-        at += record.total_size

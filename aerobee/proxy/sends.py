@@ -43,7 +43,7 @@ from aerobee.remoting.command import RemotingCommand, boolean_text
 from aerobee.system_names import AUTO_CREATE_TEMPLATE
 
 PROXIED_BODY_BYTES_MAX = 4 * 1024 * 1024  # maxMessageSize of RocketMQ's proxy
-AVOIDED_S = 3.0  # a broker that did not answer gets no ordinary message for so long, if there are others
+AVOIDED_S = 3.0  # a broker that did not answer gets no ordinary message for this time, if there are others
 _DECISIONS = {pb.COMMIT: TRANSACTION_COMMIT, pb.ROLLBACK: TRANSACTION_ROLLBACK}
 _STORED = frozenset(
     {

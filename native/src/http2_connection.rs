@@ -2,7 +2,7 @@
 //! same bytes and times give the same events and the same bytes, which tests/fuzz/http2_differential.py holds.
 //!
 //! Invariants: bytes of the peer never raise; each call that has started ends exactly once; what waits for the peer's windows
-//! is bounded in bytes and in time. Python runs only where events are made, and none of it calls back.
+//! is bounded in bytes and in time. Python code runs only where events are made, and it never calls back.
 
 use std::cmp::Reverse;
 use std::sync::Arc;

@@ -18,7 +18,7 @@ const CODE_BITS: [u8; 257] = [
 ];
 const END_OF_TEXT: u16 = 256;
 const CODE_BITS_MAX: usize = 30;
-const SHORT_BITS: u32 = 8; // codes of up to so many bits are looked up; those of texts that clients send are
+const SHORT_BITS: u32 = 8; // shorter codes are looked up, which are nearly all that clients send
 const PADDING_BITS_MAX: u32 = 7;
 
 struct Codes {

@@ -115,7 +115,7 @@ class GrpcConnections:
         return self._make_room(byte_count, byte_count, address)
 
     def change_bytes(self, change: int, address: str) -> None:
-        """Requests of one connection take so many more bytes. May end incomplete requests, of any connection."""
+        """The requests of one connection take `change` more bytes, fewer if it is negative. May end incomplete requests, of any connection."""
         self._request_bytes += change
         if change > 0:
             self._make_room(0, 0, address)

@@ -175,7 +175,7 @@ class ReceiveRpc:
         found: list[Popped] = []
         for number, (share, body) in enumerate(zip(taken.shares, taken.bodies, strict=True)):
             consumed = taken.consumed[number] if want.ordered else {}
-            for offset, record in zip(share.offsets, _records(body), strict=True):
+            for offset, record in zip(share.offsets, undamaged_records(body), strict=True):
                 handle = Handle(
                     share.start_offset,
                     taken.pop_time,
@@ -389,7 +389,7 @@ class Receiving:
             self._waiter.set_result(None)
 
 
-def _records(body: bytes) -> Iterator[Record | None]:
+def undamaged_records(body: bytes) -> Iterator[Record | None]:
     """Records that stand back to back; None for one that is damaged on the disk, which no client gets."""
     at = 0
     while at < len(body):

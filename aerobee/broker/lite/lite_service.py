@@ -66,7 +66,7 @@ class OffsetKind(Enum):
     MIN = auto()
     MAX = auto()
     OFFSET = auto()
-    TAIL_N = auto()  # so many messages before the group's offset
+    TAIL_N = auto()  # N messages before the group's offset
     TIMESTAMP = auto()  # ms; RocketMQ 5.5.0 ignores it
 
 

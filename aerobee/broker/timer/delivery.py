@@ -39,7 +39,9 @@ from aerobee.system_names import WHEEL_TIMER_TOPIC
 log = logging.getLogger(__name__)
 
 DELIVERIES_PER_PASS = 64  # one by one
-FAR_SLOTS = 2  # a message that is due later than so many slots after the present one does not wait in it
+FAR_SLOTS = (
+    2  # a message that is due more than this number of slots after the present one does not wait in it
+)
 EMPTY_SLOTS_PER_PASS = 512  # then the wheel is searched for the next one that is not
 ERROR_PAUSE_S = 1.0
 _PAUSE_MS = round(ERROR_PAUSE_S * 1000)
