@@ -123,6 +123,7 @@ class MessageStore(StoreParts):
             clock=clock,
             executor=self._executor,
             on_ratio=self._note_disk,
+            flush=self.durability.flushed_to_end,
         )
         files.table.on_replaced = self._queue_replaced
         self._tasks: list[asyncio.Task[None]] = []

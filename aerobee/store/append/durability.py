@@ -7,6 +7,7 @@ Follows CommitLog.handleDiskFlush and getMaxReadableOffset; the flush itself is 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
 
@@ -158,6 +159,15 @@ class Durability:
         if self._writability.failure is not None:
             raise self._writability.failure
         self._flusher.sync_now()
+
+    async def flushed_to_end(self) -> bool:
+        """Flush the log up to its present end, in the executor while the flushes by interval run. False: a sync failed."""
+        if not self._flusher.is_running:
+            self.flush_now()
+            return True
+        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self.wait_flushed(self._log.end, lambda ok: None if done.done() else done.set_result(ok))
+        return await done
 
     def reconfigure(self, config: StoreConfig) -> None:
         """Apply changed flush intervals."""

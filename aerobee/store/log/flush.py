@@ -128,6 +128,11 @@ class LogFlusher:
         self._thorough_at = self._clock.monotonic() + self._config.flush_commit_log_thorough_interval / 1000
         self._arm()
 
+    @property
+    def is_running(self) -> bool:
+        """Whether start() was called, and stop() was not."""
+        return self._running
+
     def want(self) -> None:
         """A caller waits for the log's present end: sync as soon as the sync under way, if any, is done."""
         self._wanted = True

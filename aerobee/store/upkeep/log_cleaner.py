@@ -1,6 +1,9 @@
 """Executes retention: removes old log files, and the queue and index files that only point into them.
 
 Follows CleanCommitLogService and CleanConsumeQueueService of RocketMQ; retention.py selects the files to delete.
+
+A file goes when the log behind it is durable up to its present end, RocketMQ checks nothing. A record that will still be
+needed is stored again before its file goes (half messages, timers, schedules): a loss of power must not leave neither.
 """
 
 from __future__ import annotations
@@ -8,10 +11,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 
 from aerobee.clock import Clock
+from aerobee.errors import StoreError
 from aerobee.store.files.config import StoreConfig
 from aerobee.store.files.disk import Disk
 from aerobee.store.index.key_index import KeyIndex
@@ -41,7 +45,9 @@ class LogCleaner:
         clock: Clock,
         executor: Executor | None,
         on_ratio: Callable[[bool, float], None],
+        flush: Callable[[], Awaitable[bool]],
     ) -> None:
+        """`flush` makes the log durable up to its end; False: it cannot."""
         self._config = config
         self._log = log
         self._queues = queues
@@ -51,16 +57,25 @@ class LogCleaner:
         self._clock = clock
         self._executor = executor
         self._on_ratio = on_ratio
+        self._flush = flush
         self._retention = Retention(config)
+        self._round = asyncio.Lock()
 
     async def clean(self, *, manual: bool) -> int:
-        """One round. Returns files removed: of the log in the executor, for large ones take a while. Raises OSError."""
-        loop = asyncio.get_running_loop()
-        used, total, times = await loop.run_in_executor(self._executor, self._look_at_disk)
-        paths = self._expire(used, total, times, manual)
-        for path in paths:
-            await loop.run_in_executor(self._executor, self._disk.remove, path)
-        return await self._after_expiry(len(paths))
+        """One round. Returns files removed: of the log in the executor, for large ones take a while. Raises OSError and
+        StoreError.
+        """
+        async with self._round:
+            loop = asyncio.get_running_loop()
+            used, total, times = await loop.run_in_executor(self._executor, self._look_at_disk)
+            count = self._expired_count(used, total, times, manual)
+            first = self._log.min_offset
+            if not count or not await self._flush() or self._log.min_offset != first:
+                return 0
+            paths = self._detach(count)
+            for path in paths:
+                await loop.run_in_executor(self._executor, self._disk.remove, path)
+            return await self._after_expiry(len(paths))
 
     async def run(self) -> None:
         """One round every cleanResourceInterval."""
@@ -68,7 +83,7 @@ class LogCleaner:
             await self._clock.sleep(self._config.clean_resource_interval / 1000)
             try:
                 await self.clean(manual=False)
-            except OSError as error:
+            except (OSError, StoreError) as error:
                 _logger.error("retention of %s failed: %s", self._log.directory, error)
 
     def reconfigure(self, config: StoreConfig) -> None:
@@ -82,8 +97,8 @@ class LogCleaner:
         used, total = self._disk.usage(self._log.directory)
         return used, total, [self._disk.mtime_ms(path) for path in paths]
 
-    def _expire(self, used: int, total: int, times: list[int], manual: bool) -> list[str]:
-        """Take expired segments out of the log. Returns the files to remove."""
+    def _expired_count(self, used: int, total: int, times: list[int], manual: bool) -> int:
+        """How many of the oldest files go; reports the usage of the disk."""
         ratio = used / total if total else 0.0
         now_ms = self._clock.now_ms()
         decision = self._retention.decide(
@@ -93,12 +108,16 @@ class LogCleaner:
             used_ratio=ratio,
             manual=manual,
         )
+        self._on_ratio(decision.is_full, ratio)
+        return decision.delete_count
+
+    def _detach(self, count: int) -> list[str]:
+        """Take that many segments out of the log. Returns the files to remove."""
         paths = []
-        for _ in range(decision.delete_count):
+        for _ in range(count):
             if len(self._log.segments) < 2 or self._log.segments[0].end > self._flushed.value:
                 break
             paths.append(self._log.detach_first().path)
-        self._on_ratio(decision.is_full, ratio)
         return paths
 
     async def _after_expiry(self, removed: int) -> int:
