@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from aerobee.client import Admin
-from aerobee.errors import QueryNotFound, RemoteError, StoreFull, TopicNotExist, UsageError
+from aerobee.errors import QueryNotFound, RecordInvalid, RemoteError, StoreFull, TopicNotExist, UsageError
 from aerobee.message import Record, decode_record
 from aerobee.recurrence import Recurrence
 from aerobee.remoting.body.recurring_schedule import RecurringSchedule
@@ -118,6 +118,71 @@ async def test_a_tick_that_the_store_refuses_is_delivered_once(
     await wait_until(lambda: len(stored(cluster)) >= 2, "the next tick is delivered")
     ticks = [int(each.properties["AEROBEE_TICK"]) for each in stored(cluster)]
     assert ticks == [ticks[0] + number * MINUTE_S * 1000 for number in range(len(ticks))]
+
+
+async def test_a_tick_without_its_message_is_delivered_after_two_restarts(
+    cluster: LocalCluster, admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log ends between the record of a tick and its message. Until the tick can be delivered, other records follow."""
+    await admin.create_schedule(each_minute(), b"x")
+    append, refused = MessageStore.append, []
+
+    def refuse(store: MessageStore, message: StoredMessage, **named: Any) -> AppendResult:
+        if message.topic == TOPIC or refused:
+            refused.append(message)
+            raise RuntimeError("this broker is lost")
+        return append(store, message, **named)
+
+    monkeypatch.setattr(MessageStore, "append", refuse)
+    await cluster.advance_clock(MINUTE_S)
+    await wait_until(lambda: refused, "a tick's record without its message")
+    lost = refused[0].properties.decode().split("AEROBEE_TICK\x01")[1].split("\x02")[0]
+    await admin.delete_topic(TOPIC)
+    await cluster.stop_broker()
+    monkeypatch.undo()
+    await cluster.start_broker()
+    await admin.create_topic("others", queue_count=1)
+    await admin.create_schedule(RecurringSchedule(name="other", topic="others", interval_ms=86_400_000), b"y")
+    await cluster.stop_broker()
+    await cluster.start_broker()
+    await admin.create_topic(TOPIC, queue_count=4)
+    await cluster.advance_clock(11)
+    await wait_until(lambda: stored(cluster), "a tick")
+    assert stored(cluster)[0].properties["AEROBEE_TICK"] == lost
+
+
+async def test_an_invalid_message_of_one_schedule_hides_no_tick(
+    cluster: LocalCluster, admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message of one schedule is refused as invalid, another schedule delivers right after it."""
+    await admin.create_schedule(each_minute("a"), b"x")
+    await admin.create_schedule(each_minute("b"), b"x")
+    append, refused = MessageStore.append, []
+
+    def refuse(store: MessageStore, message: StoredMessage, **named: Any) -> AppendResult:
+        if message.topic == TOPIC and b"AEROBEE_SCHEDULE\x01a\x02" in message.properties:
+            refused.append(message)
+            raise RecordInvalid("the record is invalid")
+        return append(store, message, **named)
+
+    monkeypatch.setattr(MessageStore, "append", refuse)
+    await cluster.advance_clock(MINUTE_S - cluster.clock.now_ms() % 60_000 / 1000 + 0.01)
+    await wait_until(lambda: stored(cluster), "the other schedule delivers")
+    invalid = refused[0].properties.decode().split("AEROBEE_TICK\x01")[1].split("\x02")[0]
+    await cluster.stop_broker()
+    monkeypatch.undo()
+    await cluster.start_broker()
+    await cluster.advance_clock(1)
+
+    def ticks() -> list[str]:
+        return [
+            each.properties["AEROBEE_TICK"]
+            for each in stored(cluster)
+            if each.properties["AEROBEE_SCHEDULE"] == "a"
+        ]
+
+    await wait_until(lambda: ticks(), "a tick")
+    assert ticks()[0] == invalid
 
 
 async def test_a_paused_schedule_sends_nothing_and_forgets_the_pause(

@@ -8,9 +8,10 @@ schedule is in it once, in order, none before its time.
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import pytest
 
@@ -32,6 +33,7 @@ from aerobee.simulation.simulated_disk import PowerCut, SimulatedDisk
 from aerobee.store.files.config import StoreConfig
 from aerobee.store.log.stored_message import StoredMessage
 from aerobee.store.message_store import MessageStore
+from aerobee.system_names import RECURRING_TOPIC
 from tests.simulation.timer_world import HOST, InlineExecutor
 
 TOPIC, QUEUES = "ticks", 2
@@ -48,6 +50,15 @@ class Defined:
         self.is_durable = False
         self.was_paused = False  # then ticks may be missing
         self.is_gone = False  # a deletion was requested
+
+
+class Delivery(NamedTuple):
+    """A message of a schedule in the log."""
+
+    queue_id: int
+    name: str
+    tick_ms: int
+    stored_ms: int
 
 
 class World:
@@ -69,8 +80,9 @@ class World:
             file_reserved_time=0,
         )
         self.defined: dict[str, Defined] = {}
-        self.seen: dict[int, tuple[str, int, int]] = {}  # physical offset -> schedule, tick, store time
+        self.seen: dict[int, Delivery] = {}  # by physical offset, expired ones included
         self.expired = 0
+        self.expires_below = 0  # the store was asked to delete the files below this physical offset
         self.store: MessageStore
         self.feature: RecurringSchedules
 
@@ -123,19 +135,39 @@ class World:
         name, jitter = f"S{len(self.defined)}", rng.choice((0, 0, 700))
         interval = rng.choice((0, 150, 1_000, 3_700))
         cron = "" if interval else rng.choice(CRONS)
-        recurrence = Recurrence(
-            name=name, cron=cron, interval_ms=interval, anchor_ms=self.clock.now_ms(), jitter_ms=jitter
-        )
         latest = rng.random() < 0.3
+        self.define(
+            name,
+            cron=cron,
+            interval_ms=interval,
+            jitter_ms=jitter,
+            latest=latest,
+            body=b"x" * rng.choice((1, 200)),
+        )
+
+    def define(
+        self,
+        name: str,
+        *,
+        cron: str = "",
+        interval_ms: int = 0,
+        jitter_ms: int = 0,
+        latest: bool = False,
+        body: bytes = b"x",
+    ) -> None:
+        """Create this schedule."""
+        recurrence = Recurrence(
+            name=name, cron=cron, interval_ms=interval_ms, anchor_ms=self.clock.now_ms(), jitter_ms=jitter_ms
+        )
         defined = self.defined[name] = Defined(recurrence, latest=latest)
         end = self.ask(
             RequestCode.AEROBEE_CREATE_SCHEDULE,
-            b"x" * rng.choice((1, 200)),
+            body,
             name=name,
             topic=TOPIC,
             cron=cron,
-            intervalMs=str(interval),
-            jitterMs=str(jitter),
+            intervalMs=str(interval_ms),
+            jitterMs=str(jitter_ms),
             missed="latest" if latest else "all",
         )
         self.store.flushed.when(end, lambda ok: setattr(defined, "is_durable", ok or defined.is_durable))
@@ -172,7 +204,7 @@ class World:
         if self._newest() != newest:
             return
         self.look()
-        before = self.store.log.min_offset
+        before, self.expires_below = self.store.log.min_offset, max(newest, 0)
         asyncio.run(self.store.delete_expired())
         self.expired += self.store.log.min_offset > before
 
@@ -197,30 +229,57 @@ class World:
             if rng.random() < 0.2:
                 self.expire()
 
+    # --- damage
+
+    def damage_newest_ticks(self) -> set[str]:
+        """Change a byte in the record of each schedule's last tick; returns the names of these schedules."""
+        queue, damaged = self.store.queues[(RECURRING_TOPIC, 0)], set()
+        for offset in range(queue.max_offset - 1, queue.min_offset - 1, -1):
+            start, size, *_ = queue.entry(offset)  # type: ignore[misc]
+            record = decode_record(self.store.log.read(start, size))
+            fields = json.loads(record.body)
+            if fields["kind"] == "tick" and fields["name"] not in damaged:
+                damaged.add(fields["name"])
+                segment = self.store.log.segment_at(start)
+                assert segment is not None
+                segment.file.buffer[start - segment.base + size // 2] ^= 1
+        return damaged
+
+    def restart_feature(self) -> None:
+        """As a master that begins to lead, on the open store."""
+        self.feature.stop()
+        self.feature.load()
+        self.feature.start()
+
     # --- what must hold
 
     def look(self) -> None:
-        """Read the deliveries that the log has now."""
-        first = self.store.log.min_offset
-        self.seen = {at: found for at, found in self.seen.items() if at < first}
+        """Read the deliveries that the log has now. Those that expired stay known: a queue begins behind them, also after a
+        loss of power that brought back the file of the log in which they were.
+        """
+        first, found, begins = self.store.log.min_offset, {}, {}
         for queue_id in range(QUEUES):
             queue = self.store.queues.get((TOPIC, queue_id))
             for offset in range(queue.min_offset, queue.max_offset) if queue is not None else ():
                 start, size, *_ = queue.entry(offset)  # type: ignore[misc, union-attr]
                 if start >= first:
                     record = decode_record(self.store.log.read(start, size))
-                    properties = record.properties
-                    self.seen[start] = (
-                        properties[SCHEDULE_NAME], int(properties[SCHEDULE_TICK]), record.store_timestamp
-                    )  # fmt: skip
+                    name, tick = record.properties[SCHEDULE_NAME], int(record.properties[SCHEDULE_TICK])
+                    found[start] = Delivery(queue_id, name, tick, record.store_timestamp)
+                    begins.setdefault(queue_id, start)
+        for at, each in self.seen.items():
+            begin = min(begins.get(each.queue_id, self.store.log.end), self.expires_below)
+            if at < first or at < begin:
+                found[at] = each
+        self.seen = found
 
     def ticks(self, name: str) -> list[int]:
-        return [tick for _, (owner, tick, _) in sorted(self.seen.items()) if owner == name]
+        return [each.tick_ms for _, each in sorted(self.seen.items()) if each.name == name]
 
     def check(self) -> None:
         """At any time: each tick once, in order, without a gap, none early."""
         self.look()
-        for name, tick, stored_ms in self.seen.values():
+        for _, name, tick, stored_ms in self.seen.values():
             due = self.defined[name].recurrence.due_ms(tick)
             assert stored_ms >= due, f"{name}: tick {tick}, due {due}, stored {stored_ms}"
         for name, defined in self.defined.items():

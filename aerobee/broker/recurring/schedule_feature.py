@@ -47,7 +47,8 @@ class RecurringSchedules(Feature):
         self._table, self._due = ScheduleTable(), DueQueue()
         self._troubles: dict[str, str] = {}  # schedule -> why its due tick is not delivered
         self._retry_at: dict[str, float] = {}  # schedule in trouble -> monotonic time of the next try
-        self._unfinished = ""  # the schedule whose last tick is recorded and whose message the store refused
+        # The schedule whose last recorded tick has no message: the store refused it, or the log ended before it.
+        self._unfinished = ""
         self._running = False
         self._timer: Timer | None = None
         self._delivered = 0
@@ -95,12 +96,14 @@ class RecurringSchedules(Feature):
             self._forget()
             for _ in self._log.reading(self._table):
                 pass
+            self._unfinished = self._log.taken_back
 
     async def take_over(self) -> None:
         self._forget()
         table = self._table
         for _ in self._log.reading(table):
             await asyncio.sleep(0)
+        self._unfinished = self._log.taken_back
 
     def _forget(self) -> None:
         self._table, self._due = ScheduleTable(), DueQueue()
@@ -196,7 +199,7 @@ class RecurringSchedules(Feature):
         return max(due_ms, now_ms + round((retry_s - self._clock.monotonic()) * 1000))
 
     def _settle(self) -> None:
-        """Record that the last recorded tick is not delivered, when the store refused its message. Raises StoreError.
+        """Record that the last recorded tick is not delivered, when its message is missing. Raises StoreError.
 
         Any other record behind the tick's would hide from the next master that the message is missing.
         """
@@ -211,6 +214,7 @@ class RecurringSchedules(Feature):
         except (UsageError, RecordInvalid) as error:
             self._retry_at.pop(name, None)
             self._fails(name, str(error))
+            self._settle()  # before the tick of another schedule
             return
         self._troubles.pop(name, None)
         self._retry_at.pop(name, None)

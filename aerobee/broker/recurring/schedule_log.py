@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
-from aerobee.broker.recurring.schedule_table import ScheduleTable, TickRecord, base_of
+from aerobee.broker.recurring.schedule_table import ScheduleTable, TickRecord, base_of, tick_record
 from aerobee.broker.state.topic_table import TopicTable
 from aerobee.clock import Clock
 from aerobee.errors import MalformedFrame, MalformedRecord
@@ -27,6 +27,7 @@ RECORDS_MAX = 10_000  # between two rewrites: reading them takes about 0.2 s
 RECORDS_PER_STEP = 500
 REWRITES_PER_STEP = 32
 REWRITE_PAUSE_S = 60.0
+TICK_DIGITS_MAX = 15  # of a time in ms
 # The last property. No checksum covers properties: a power loss may leave zeros for a few bytes at a record's end.
 END = {"WAIT": "true"}
 
@@ -44,12 +45,14 @@ class ScheduleLog:
         self._rewrite_at = 0
         self._rewritten_s = float("-inf")
         self._to_rewrite: list[str] = []
+        self.taken_back = ""  # the schedule whose last recorded tick lacked its message when the log was read
 
     # --- reading
 
     def reading(self, table: ScheduleTable) -> Iterator[None]:
         """Fill an empty table from the topic, in steps of some milliseconds."""
         self._base, self._base_at, self._to_rewrite = 0, 0, []
+        self.taken_back = ""
         queue = self._store.queues.get((RECURRING_TOPIC, 0))
         if queue is None or queue.max_offset <= queue.min_offset:
             return
@@ -60,6 +63,7 @@ class ScheduleLog:
                 yield
             found = self._record_at(offset)
             if found is None:
+                self._apply_behind(table, offset)
                 continue
             record, end = found
             if offset == self._base:
@@ -72,6 +76,7 @@ class ScheduleLog:
             last = None if tick is None else (tick, end)
         if last is not None and not self._is_delivered(*last):
             table.take_back(last[0])
+            self.taken_back = last[0].name
 
     def _newest_base(self) -> int:
         queue = self._store.queues[(RECURRING_TOPIC, 0)]
@@ -97,8 +102,32 @@ class ScheduleLog:
             return None
         return (record, entry[0] + entry[1]) if record.topic == RECURRING_TOPIC else None
 
+    def _apply_behind(self, table: ScheduleTable, offset: int) -> None:
+        """The record at `offset` is damaged: if it was a tick's, the message right behind it says which tick is delivered."""
+        entry = self._store.queues[(RECURRING_TOPIC, 0)].entry(offset)
+        message = self._message_behind(entry[0] + entry[1]) if isinstance(entry, tuple) else None
+        if message is None:
+            return
+        schedule = table.schedules.get(message.properties.get(SCHEDULE_NAME, ""))
+        tick = message.properties.get(SCHEDULE_TICK, "")
+        is_tick = tick.isascii() and tick.isdecimal() and len(tick) <= TICK_DIGITS_MAX
+        if schedule is None or schedule.topic != message.topic or not is_tick:
+            return
+        if int(tick) > schedule.last_tick_ms:
+            table.apply(tick_record(schedule, int(tick), self._base))
+
     def _is_delivered(self, tick: TickRecord, end: int) -> bool:
         """Whether the first record behind `end` is the message of this tick."""
+        message = self._message_behind(end)
+        return (
+            message is not None
+            and message.topic == tick.topic
+            and message.properties.get(SCHEDULE_NAME) == tick.name
+            and message.properties.get(SCHEDULE_TICK) == str(tick.tick_ms)
+        )
+
+    def _message_behind(self, end: int) -> Record | None:
+        """The first record of the log behind `end`; None without one, and for a damaged one."""
         store_log = self._store.log
         while (segment := store_log.segment_at(end)) is not None and end < store_log.end:
             head = store_log.read(end, _HEAD.size)
@@ -107,17 +136,11 @@ class ScheduleLog:
                 end = segment.base + segment.size
                 continue
             try:
-                record = decode_record(store_log.read(end, size))
+                return decode_record(store_log.read(end, size))
             except MalformedRecord as error:
-                log.error("the record at %d, behind a tick of %s: %s", end, tick.name, error)
-                return False
-            properties = record.properties
-            return (
-                record.topic == tick.topic
-                and properties.get(SCHEDULE_NAME) == tick.name
-                and properties.get(SCHEDULE_TICK) == str(tick.tick_ms)
-            )
-        return False
+                log.error("the record at %d, behind that of a schedule, cannot be read: %s", end, error)
+                return None
+        return None
 
     # --- writing
 

@@ -12,7 +12,8 @@ are as durable as messages, and a truncation of the log takes back what it remov
 
 A tick's record and the message that delivers it are written one after the other, with no record between them. So of all
 ticks only the last one may lack its message, when the log ends or was cut between the two: the next master looks at one
-record to know, and delivers the tick then.
+record to know, records the state before the tick ahead of any other record of this topic, and delivers the tick. When
+a tick's record is damaged, the message behind it says that the tick is delivered.
 """
 
 from __future__ import annotations
