@@ -7,24 +7,24 @@ from __future__ import annotations
 
 import shlex
 from base64 import b64decode
-from typing import Any
 
 from aerobee import Message
 from aerobee.client import Admin, Producer
 from aerobee.client.producer.recall import parse_handle
 from aerobee.clock import Clock
 from aerobee.console.access_actions import AccessActions
-from aerobee.console.fields import Fields, Outcome, Run, integer, text
+from aerobee.console.fields import Fields, Outcome, Run, text
+from aerobee.console.group_actions import GroupActions
+from aerobee.console.schedule_actions import ScheduleActions
+from aerobee.console.topic_actions import TopicActions
 from aerobee.console.topology import Topology
 from aerobee.console.topology_actions import TopologyActions
 from aerobee.console.users import Role
 from aerobee.errors import UsageError
-from aerobee.message import check_group_name, check_topic_name
-from aerobee.ops.commands.offset import parse_target
+from aerobee.message import check_topic_name
 from aerobee.ops.terminal.times import moment_text, span_ms
 from aerobee.words import plural
 
-REDRIVE_MAX = 200
 BODY_MAX = 4 * 1024 * 1024
 
 
@@ -40,14 +40,13 @@ class Actions:
         self._nameserver = nameserver
         self.table: dict[str, tuple[Role, Run]] = {
             "send": (Role.OPERATOR, self.send),
-            "redrive": (Role.OPERATOR, self.redrive),
-            "reset": (Role.OPERATOR, self.reset),
             "transaction": (Role.OPERATOR, self.transaction),
             "recall": (Role.OPERATOR, self.recall),
             "reschedule": (Role.OPERATOR, self.reschedule),
-            "topic-create": (Role.ADMIN, self.topic_create),
-            "topic-delete": (Role.ADMIN, self.topic_delete),
             "setting": (Role.ADMIN, self.setting),
+            **GroupActions(admin, clock, self._command).table,
+            **TopicActions(admin, self._command).table,
+            **ScheduleActions(admin, self._command).table,
             **AccessActions(admin, self._command).table,
             **TopologyActions(admin, topology, self._command).table,
         }
@@ -86,85 +85,6 @@ class Actions:
         }
         return Outcome(command, f"sent: {result.message_id}", (row,))
 
-    async def redrive(self, fields: Fields, dry_run: bool) -> Outcome:
-        """Redrive the dead-letter messages of a group that are not redriven yet, or those with the given ids."""
-        group = text(fields, "group")
-        check_group_name(group)
-        ids = {str(each) for each in fields.get("ids") or ()}
-        words = [
-            "dlq",
-            "redrive",
-            group,
-            *(word for each in sorted(ids) for word in ("--id", each)),
-            "--limit",
-            str(REDRIVE_MAX),
-            "--yes",
-        ]
-        command = self._command(*words)
-        rows: list[dict[str, Any]] = []
-        done: dict[Any, int] = {}
-        is_gap: set[Any] = set()
-        async for dead in self._admin.dead_letters(group, only_waiting=not ids):
-            queue = dead.message.queue
-            if ids and dead.message_id not in ids:
-                is_gap.add(queue)
-                continue
-            if len(rows) >= REDRIVE_MAX:
-                break
-            row = {
-                "message_id": dead.message_id,
-                "from": dead.topic,
-                "reason": dead.reason or dead.error,
-                "result": "",
-            }
-            if not dry_run:
-                sent = await self._admin.redrive(dead)
-                row["result"] = sent.error or "sent"
-                # As on the command line: record the offset up to which all messages are redriven.
-                if sent.error:
-                    is_gap.add(queue)
-                elif queue not in is_gap:
-                    done[queue] = dead.message.queue_offset + 1
-            rows.append(row)
-        for queue, offset in done.items():
-            if not ids:
-                await self._admin.commit_redriven(queue, offset)
-        failed = sum(row["result"] not in ("", "sent") for row in rows)
-        said = "would be sent" if dry_run else "sent"
-        return Outcome(
-            command,
-            f"{len(rows) - failed} {said} to the retry topic of group {group}, {failed} failed",
-            tuple(rows),
-        )
-
-    async def reset(self, fields: Fields, dry_run: bool) -> Outcome:
-        """Reset the offsets of a group in a topic; the rows show each queue before and after."""
-        group, topic, to = text(fields, "group"), text(fields, "topic"), text(fields, "to")
-        check_group_name(group)
-        target = parse_target(to, self._clock.now_ms())
-        command = self._command("offset", "reset", group, "--topic", topic, "--to", to, "--yes")
-        moves = await self._admin.plan_offsets(group, topic, target)
-        if not dry_run:
-            moves = await self._admin.move_offsets(group, moves)
-        rows = tuple(
-            {
-                "broker": move.queue.broker_name,
-                "queue_id": move.queue.queue_id,
-                "begin": move.begin,
-                "end": move.end,
-                "before": move.before,
-                "after": move.after,
-                "distance": move.distance,
-                "note": move.note,
-            }
-            for move in moves
-        )
-        return Outcome(
-            command,
-            f"offsets of {plural(len(rows), 'queue')} {'would be reset' if dry_run else 'reset'} to {to}",
-            rows,
-        )
-
     async def transaction(self, fields: Fields, dry_run: bool) -> Outcome:
         """Commit, roll back, or check one transaction."""
         name, action = text(fields, "id"), text(fields, "action")
@@ -200,33 +120,6 @@ class Actions:
             if again
             else "the message is delivered",
         )
-
-    async def topic_create(self, fields: Fields, dry_run: bool) -> Outcome:
-        """Create a topic at every master."""
-        topic, queues = text(fields, "topic"), integer(fields, "queues")
-        check_topic_name(topic)
-        if not 1 <= queues <= 1024:
-            raise UsageError(f"the number of queues is {queues}, must be 1 to 1024")
-        command = self._command("topic", "create", topic, "--queues", str(queues))
-        if dry_run:
-            return Outcome(command, f"topic {topic} would get {plural(queues, 'queue')} at every master")
-        addresses = await self._admin.create_topic(topic, queue_count=queues)
-        return Outcome(command, f"topic {topic} is created at {', '.join(addresses)}")
-
-    async def topic_delete(self, fields: Fields, dry_run: bool) -> Outcome:
-        """Delete a topic and its messages. The user must type its name to confirm."""
-        topic = text(fields, "topic")
-        command = self._command("topic", "delete", topic, "--yes")
-        if dry_run:
-            stats = await self._admin.topic_stats(topic)
-            count = sum(row.max_offset - row.min_offset for row in stats)
-            return Outcome(
-                command, f"topic {topic} and its {plural(count, 'message')} would be deleted permanently"
-            )
-        if fields.get("confirm") != topic:
-            raise UsageError(f"write {topic} to confirm the deletion")
-        await self._admin.delete_topic(topic)
-        return Outcome(command, f"topic {topic} is deleted")
 
     async def setting(self, fields: Fields, dry_run: bool) -> Outcome:
         """Change one setting of one running broker. The broker refuses settings that need a restart."""

@@ -98,8 +98,8 @@ class Browser:
         self._admin = admin
         self._gate = asyncio.Semaphore(READS_AT_ONCE)
 
-    async def page(self, search: Search) -> dict[str, Any]:
-        """`messages` in the order of the search, `cursor` to continue ("": at the end), `scanned`, `note`, and the `queues` of the topic.
+    async def page(self, search: Search, page_max: int = PAGE_MAX) -> dict[str, Any]:
+        """At most `page_max` `messages` in the order of the search, `cursor` to continue ("": at the end), `scanned`, `note`, and the `queues` of the topic.
 
         Raises UsageError, and the failure of a broker if no queue can be read.
         """
@@ -114,7 +114,7 @@ class Browser:
         failures = [window.failure for window in windows if window.failure is not None]
         if failures and len(failures) == len(windows):
             raise failures[0]
-        messages, positions = _merged(windows, is_backward=search.is_backward)
+        messages, positions = _merged(windows, min(page_max, PAGE_MAX), is_backward=search.is_backward)
         cursor = ";".join(f"{name(queue)}:{offset}" for queue, offset in positions.items())
         notes = [f"one queue could not be read: {failure}" for failure in failures]
         if left_out:
@@ -226,9 +226,9 @@ def _parsed_cursor(text: str) -> dict[str, int]:
 
 
 def _merged(
-    windows: Iterable[_Window], *, is_backward: bool
+    windows: Iterable[_Window], page_max: int, *, is_backward: bool
 ) -> tuple[list[ReceivedMessage], dict[MessageQueue, int]]:
-    """The first PAGE_MAX messages of all windows in the order of the search, and where each queue continues, if it does."""
+    """The first `page_max` messages of all windows in the order of the search, and where each queue continues, if it does."""
 
     def by_time(message: ReceivedMessage) -> tuple[int, MessageQueue, int]:
         return message.store_timestamp, message.queue, message.queue_offset
@@ -237,7 +237,7 @@ def _merged(
     found = sorted((each for window in windows for each in window.found), key=by_time, reverse=is_backward)
     # What lies behind the last message of a window that was cut waits for the rest of that window.
     last = [window.found[0 if is_backward else -1] for window in windows if window.is_cut and window.found]
-    count = min(PAGE_MAX, *(found.index(each) + 1 for each in last)) if last else PAGE_MAX
+    count = min(page_max, *(found.index(each) + 1 for each in last)) if last else page_max
     shown, rest = found[:count], found[count:]
     positions = {}
     for window in windows:

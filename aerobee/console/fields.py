@@ -21,6 +21,8 @@ class Outcome:
 
 
 Run = Callable[[Fields, bool], Awaitable[Outcome]]
+MakeCommand = Callable[..., str]
+"""Makes the text of the equivalent command from its words."""
 
 
 def text(fields: Fields, name: str) -> str:

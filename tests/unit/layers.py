@@ -51,5 +51,12 @@ LAYERS: dict[str, int] = {
     "contrib": 4,
 }
 # The command line shows what the in-process cluster starts and runs simulations, and a simulation is made of what tests use.
-# The console shows what commands find out: traces, `why`, offsets.
-ALLOWED_SIDEWAYS = {("console", "ops"), ("ops", "testing"), ("ops", "simulation"), ("simulation", "testing")}
+# The console shows what commands find out: traces, `why`, offsets. The MCP server offers what both of them do.
+ALLOWED_SIDEWAYS = {
+    ("console", "ops"),
+    ("contrib", "console"),
+    ("contrib", "ops"),
+    ("ops", "testing"),
+    ("ops", "simulation"),
+    ("simulation", "testing"),
+}

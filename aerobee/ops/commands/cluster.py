@@ -75,12 +75,7 @@ def describe_cluster(
         documents = []
         async with open_admin(nameserver) as admin:
             for info in await admin.brokers(cluster):
-                document = await _row(admin, info)
-                if document["state"] == "up":
-                    runtime = await admin.broker_runtime(info.address)
-                    config = await admin.broker_config(info.address)
-                    document |= {"ack": ack_sentence_of(config), **_replication(runtime), "runtime": runtime}
-                documents.append(document)
+                documents.append(await broker_document(admin, info))
         if as_json:
             out.document(documents)
             return
@@ -94,6 +89,16 @@ def describe_cluster(
             out.say("")
 
     run(command)
+
+
+async def broker_document(admin: Admin, info: BrokerInfo) -> dict[str, Any]:
+    """A broker's row of `cluster list`; if it answers, also its acknowledgement level, replication and `runtime` values."""
+    document = await _row(admin, info)
+    if document["state"] == "up":
+        runtime = await admin.broker_runtime(info.address)
+        config = await admin.broker_config(info.address)
+        document |= {"ack": ack_sentence_of(config), **_replication(runtime), "runtime": runtime}
+    return document
 
 
 async def _row(admin: Admin, info: BrokerInfo) -> dict[str, Any]:

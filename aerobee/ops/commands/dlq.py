@@ -76,23 +76,10 @@ def list_groups(nameserver: NameServers = NAMESERVER_DEFAULT, as_json: AsJson = 
     out = Output(as_json)
 
     async def command(stop: Stop) -> None:
-        rows = []
         async with open_admin(nameserver) as admin:
-            for group in await admin.dead_letter_groups():
-                for dlq in await admin.dead_letter_queues(group):
-                    newest = None
-                    if dlq.count:
-                        newest = (await admin.message_at(dlq.queue, dlq.end - 1)).store_timestamp
-                    rows.append(
-                        {
-                            "group": group,
-                            "broker": dlq.queue.broker_name,
-                            "queue_id": dlq.queue.queue_id,
-                            "dead_letters": dlq.count,
-                            "waiting": dlq.waiting,
-                            "newest": moment_text(newest or 0),
-                        }
-                    )
+            rows = [
+                row for group in await admin.dead_letter_groups() for row in await queue_rows(admin, group)
+            ]
         out.table(
             rows,
             {
@@ -106,6 +93,26 @@ def list_groups(nameserver: NameServers = NAMESERVER_DEFAULT, as_json: AsJson = 
         )
 
     run(command)
+
+
+async def queue_rows(admin: Admin, group: str) -> list[dict[str, Any]]:
+    """The dead-letter queues of a group: number of messages, of those not redriven, and time of the newest."""
+    rows = []
+    for dlq in await admin.dead_letter_queues(group):
+        newest = None
+        if dlq.count:
+            newest = (await admin.message_at(dlq.queue, dlq.end - 1)).store_timestamp
+        rows.append(
+            {
+                "group": group,
+                "broker": dlq.queue.broker_name,
+                "queue_id": dlq.queue.queue_id,
+                "dead_letters": dlq.count,
+                "waiting": dlq.waiting,
+                "newest": moment_text(newest or 0),
+            }
+        )
+    return rows
 
 
 @app.command("show")

@@ -36,6 +36,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "aerobee console --host 0.0.0.0 --users users.json --audit audit.jsonl --host-name console.example.org",
         "aerobee console --hash-password",
     ),
+    "mcp": (
+        "aerobee mcp --nameserver 127.0.0.1:9876",
+        "aerobee mcp --allow-actions --audit audit.jsonl",
+        "aerobee mcp --http --host 0.0.0.0 --token-file token.txt",
+    ),
     "sim": ("aerobee sim --seed 7 --story", "aerobee sim --runs 100 --minutes 0.5 --json"),
     "placement apply": (
         "aerobee placement apply plan.json --dry-run",

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from aerobee.client import Admin
 from aerobee.client.admin.explain import QueueLock
 from aerobee.client.admin.pops import MODES
 from aerobee.errors import ConsumerNotOnline, UsageError
@@ -101,55 +102,60 @@ def describe_group(
 
     async def command(stop: Stop) -> None:
         async with open_admin(nameserver) as admin:
-            await require_group(admin, group)
-            settings = [info for info in await admin.groups() if info.name == group]
-            try:
-                online = await admin.consumer_connections(group)
-            except ConsumerNotOnline:
-                online = None
-            locks = await admin.queue_locks(group)
-        members = [
-            {
-                "client_id": member.client_id,
-                "address": member.address,
-                "language": member.language,
-                "version": member.version,
-                "protocol": member.protocol,
-            }
-            for member in (online.connections if online else ())
-        ]
-        subscriptions = [
-            {"topic": item.topic, "expression": item.expression, "type": item.expression_type}
-            for item in (online.subscriptions if online else ())
-        ]
-        conflicts = [
-            {
-                "topic": item.topic,
-                "client_id": item.client_id,
-                "expression": item.expression,
-                "other_client_id": item.other_client_id,
-                "other_expression": item.other_expression,
-            }
-            for item in (online.conflicts if online else ())
-        ]
-        document: dict[str, Any] = {
-            "group": group,
-            "brokers": [info.broker_address for info in settings],
-            "consume_enabled": all(info.consume_enabled for info in settings),
-            "retry_count_max": settings[0].retry_count_max if settings else None,
-            "model": online.message_model if online else None,
-            "type": online.consume_type if online else None,
-            "members": members,
-            "subscriptions": subscriptions,
-            "conflicts": conflicts,
-            "locks": None if locks is None else [_lock_row(lock) for lock in locks],
-        }
+            document = await group_document(admin, group)
         if as_json:
             out.document(document)
         else:
             _show_description(out, document)
 
     run(command)
+
+
+async def group_document(admin: Admin, group: str) -> dict[str, Any]:
+    """A group's settings, members, subscriptions, conflicts and queue locks. Raises NotFound for an unknown group."""
+    await require_group(admin, group)
+    settings = [info for info in await admin.groups() if info.name == group]
+    try:
+        online = await admin.consumer_connections(group)
+    except ConsumerNotOnline:
+        online = None
+    locks = await admin.queue_locks(group)
+    members = [
+        {
+            "client_id": member.client_id,
+            "address": member.address,
+            "language": member.language,
+            "version": member.version,
+            "protocol": member.protocol,
+        }
+        for member in (online.connections if online else ())
+    ]
+    subscriptions = [
+        {"topic": item.topic, "expression": item.expression, "type": item.expression_type}
+        for item in (online.subscriptions if online else ())
+    ]
+    conflicts = [
+        {
+            "topic": item.topic,
+            "client_id": item.client_id,
+            "expression": item.expression,
+            "other_client_id": item.other_client_id,
+            "other_expression": item.other_expression,
+        }
+        for item in (online.conflicts if online else ())
+    ]
+    return {
+        "group": group,
+        "brokers": [info.broker_address for info in settings],
+        "consume_enabled": all(info.consume_enabled for info in settings),
+        "retry_count_max": settings[0].retry_count_max if settings else None,
+        "model": online.message_model if online else None,
+        "type": online.consume_type if online else None,
+        "members": members,
+        "subscriptions": subscriptions,
+        "conflicts": conflicts,
+        "locks": None if locks is None else [_lock_row(lock) for lock in locks],
+    }
 
 
 def _show_description(out: Output, document: dict[str, Any]) -> None:
@@ -221,29 +227,11 @@ def group_lag(
 
     async def command(stop: Stop) -> None:
         async with open_admin(nameserver) as admin:
-            if topic is not None:
-                await require_topic(admin, topic)
-            await require_group(admin, group)
-            progress = await admin.consumer_progress(group, topic)
-        rows = [
-            {
-                "topic": row.queue.topic,
-                "broker": row.queue.broker_name,
-                "queue_id": row.queue.queue_id,
-                "broker_offset": row.broker_offset,
-                "consumer_offset": row.consumer_offset,
-                "lag": row.lag,
-                "wanted": row.wanted,
-                "last_consumed": moment_text(row.last_timestamp_ms),
-                "member": row.client_id or None,
-            }
-            for row in progress.queues
-        ]
-        filters = any(row.wanted is not None for row in progress.queues)
+            document = await lag_document(admin, group, topic)
+        rows = document["queues"]
+        filters = any(row["wanted"] is not None for row in rows)
         if as_json:
-            out.document(
-                {"group": group, "lag": progress.lag, "consume_tps": progress.consume_tps, "queues": rows}
-            )
+            out.document(document)
             return
         out.table(
             rows,
@@ -260,9 +248,32 @@ def group_lag(
             },
             empty=f"group {group} has no committed offsets: it never consumed",
         )
-        out.say(f"lag {progress.lag}, {progress.consume_tps:.2f} messages/s")
+        out.say(f"lag {document['lag']}, {document['consume_tps']:.2f} messages/s")
 
     run(command)
+
+
+async def lag_document(admin: Admin, group: str, topic: str | None) -> dict[str, Any]:
+    """A group's lag in total and per queue. Raises NotFound for an unknown group or topic."""
+    if topic is not None:
+        await require_topic(admin, topic)
+    await require_group(admin, group)
+    progress = await admin.consumer_progress(group, topic)
+    rows = [
+        {
+            "topic": row.queue.topic,
+            "broker": row.queue.broker_name,
+            "queue_id": row.queue.queue_id,
+            "broker_offset": row.broker_offset,
+            "consumer_offset": row.consumer_offset,
+            "lag": row.lag,
+            "wanted": row.wanted,
+            "last_consumed": moment_text(row.last_timestamp_ms),
+            "member": row.client_id or None,
+        }
+        for row in progress.queues
+    ]
+    return {"group": group, "lag": progress.lag, "consume_tps": progress.consume_tps, "queues": rows}
 
 
 @app.command("pop")

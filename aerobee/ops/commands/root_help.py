@@ -28,6 +28,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "controller": "run a controller, which elects the masters of broker groups",
         "proxy": "serve gRPC clients in front of any cluster",
         "console": "serve the web console",
+        "mcp": "serve an assistant: look at the cluster, plan changes (MCP)",
         "doctor": "check that every part of the cluster is reachable and healthy",
         "top": "watch rates and lag of brokers, topics and groups",
         "cluster": "clusters: list, describe, drain, export, import",
@@ -55,8 +56,7 @@ A distributed message queue, interchangeable with Apache RocketMQ part by part.
 """
 FOOT = """
 `aerobee COMMAND --help` shows its options. Connections, after a command:
-  -n HOST:PORT[;…]   NameServers (AEROBEE_NAMESRV_ADDR)
-  --context NAME     a saved connection (`aerobee context`)
+  -n HOST:PORT[;…], --context NAME   NameServers, or a saved connection
   --tls, --tls-insecure, --tls-ca-file, --tls-cert-file, --tls-key-file
 Others: --json, --watch SPAN, --debug; alone: --version, --install-completion"""
 

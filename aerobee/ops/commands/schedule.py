@@ -102,8 +102,10 @@ def create_schedule(
                 address = await admin.create_schedule(schedule, body, broker=broker)
                 (info,) = await admin.schedules(name=name, broker=address)
             except RequestNotSupported as error:
-                raise _not_ours(error) from error
-        out.document(_row(info), f"schedule {name} is created at {address}; next tick {_next_text(info)}")
+                raise not_an_aerobee_broker(error) from error
+        out.document(
+            schedule_row(info), f"schedule {name} is created at {address}; next tick {_next_text(info)}"
+        )
 
     run(command)
 
@@ -123,9 +125,9 @@ def list_schedules(
             try:
                 found = await admin.schedules(cluster=cluster, broker=broker)
             except RequestNotSupported as error:
-                raise _not_ours(error) from error
+                raise not_an_aerobee_broker(error) from error
         out.table(
-            [_row(info) for info in found],
+            [schedule_row(info) for info in found],
             {
                 "name": "name",
                 "topic": "topic",
@@ -175,7 +177,7 @@ def next_ticks(
                 try:
                     found = await admin.schedules(name=name, cluster=cluster)
                 except RequestNotSupported as error:
-                    raise _not_ours(error) from error
+                    raise not_an_aerobee_broker(error) from error
             if not found:
                 raise NotFound(
                     f"no broker has a schedule {name}; `aerobee schedule list` shows all schedules"
@@ -186,14 +188,15 @@ def next_ticks(
                 last_ms = max(last_ms, now_ms)
         rows = [
             {"tick": moment_text(tick), "tick_ms": tick, "in": until_text(tick - now_ms)}
-            for tick in _ticks(recurrence, last_ms, count)
+            for tick in ticks_after(recurrence, last_ms, count)
         ]
         out.table(rows, {"tick": "tick", "in": "in"}, empty="no tick")
 
     run(command)
 
 
-def _ticks(recurrence: Recurrence, last_ms: int, count: int) -> Iterator[int]:
+def ticks_after(recurrence: Recurrence, last_ms: int, count: int) -> Iterator[int]:
+    """The next `count` ticks after `last_ms`, in ms since the epoch."""
     for _ in range(count):
         last_ms = recurrence.next_after(last_ms)
         yield last_ms
@@ -248,7 +251,7 @@ def _change(
                     f"no broker has a schedule {name}; `aerobee schedule list` shows all schedules"
                 ) from error
             except RequestNotSupported as error:
-                raise _not_ours(error) from error
+                raise not_an_aerobee_broker(error) from error
         out.line({"name": name, "outcome": outcome}, f"schedule {name} {outcome}")
 
     run(command)
@@ -272,7 +275,8 @@ def _next_text(info: ScheduleInfo) -> str:
     return moment_text(info.next_tick_ms)
 
 
-def _row(info: ScheduleInfo) -> dict[str, Any]:
+def schedule_row(info: ScheduleInfo) -> dict[str, Any]:
+    """A schedule with its next tick and state, for a table and for JSON."""
     schedule = info.schedule
     now_ms = time.time_ns() // 1_000_000
     ticks = f"{schedule.cron} ({schedule.time_zone})" if schedule.cron else f"every {schedule.interval_ms} ms"
@@ -291,7 +295,8 @@ def _row(info: ScheduleInfo) -> dict[str, Any]:
     }
 
 
-def _not_ours(error: RequestNotSupported) -> UsageError:
+def not_an_aerobee_broker(error: RequestNotSupported) -> UsageError:
+    """The failure to raise when a broker does not know schedules."""
     return UsageError(
         f"broker {error.address} is not an Aerobee broker: RocketMQ's brokers have no recurring schedules; select "
         "other brokers with --cluster or --broker"

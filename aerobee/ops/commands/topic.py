@@ -103,28 +103,12 @@ def describe_topic(
 
     async def command(stop: Stop) -> None:
         async with open_admin(nameserver) as admin:
-            await require_topic(admin, topic)
-            infos = await admin.topic_config(topic)
-            groups = await admin.topic_groups(topic)
-            stats = await admin.topic_stats(topic)
-        names = {info.broker_address: info for info in infos}
-        rows = [
-            {
-                "broker": address,
-                "read_queues": info.read_queue_count,
-                "write_queues": info.write_queue_count,
-                "perm": perm_text(info.perm),
-                "order": info.order,
-                "type": info.message_type,
-            }
-            for address, info in names.items()
-        ]
-        messages = sum(row.max_offset - row.min_offset for row in stats)
+            document = await topic_document(admin, topic)
         if as_json:
-            out.document({"topic": topic, "brokers": rows, "groups": list(groups), "messages": messages})
+            out.document(document)
             return
         out.table(
-            rows,
+            document["brokers"],
             {
                 "broker": "broker",
                 "read_queues": "read queues",
@@ -136,11 +120,39 @@ def describe_topic(
             empty="no broker has this topic",
         )
         out.say(
-            f"{plural(messages, 'message')} in {plural(len(stats), 'queue')}; "
-            f"consumed by: {', '.join(groups) or 'no group'}"
+            f"{plural(document['messages'], 'message')} in {plural(document['queues'], 'queue')}; "
+            f"consumed by: {', '.join(document['groups']) or 'no group'}"
         )
 
     run(command)
+
+
+async def topic_document(admin: Admin, topic: str) -> dict[str, Any]:
+    """A topic's settings at each broker, its groups, and its number of messages and queues. Raises NotFound."""
+    await require_topic(admin, topic)
+    infos = await admin.topic_config(topic)
+    groups = await admin.topic_groups(topic)
+    stats = await admin.topic_stats(topic)
+    names = {info.broker_address: info for info in infos}
+    rows = [
+        {
+            "broker": address,
+            "read_queues": info.read_queue_count,
+            "write_queues": info.write_queue_count,
+            "perm": perm_text(info.perm),
+            "order": info.order,
+            "type": info.message_type,
+        }
+        for address, info in names.items()
+    ]
+    messages = sum(row.max_offset - row.min_offset for row in stats)
+    return {
+        "topic": topic,
+        "brokers": rows,
+        "groups": list(groups),
+        "messages": messages,
+        "queues": len(stats),
+    }
 
 
 @app.command("stats")

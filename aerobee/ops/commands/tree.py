@@ -49,6 +49,7 @@ COMMANDS = {
     "why": "diagnosis.why",
     "top": "diagnosis.top",
     "console": "servers.console",
+    "mcp": "servers.mcp",
     "topic": "commands.topic",
     "group": "commands.group",
     "offset": "commands.offset",
