@@ -20,6 +20,8 @@ DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDO
     range(10)
 )
 END_STREAM, END_HEADERS, ACK, PADDED = 0x1, 0x4, 0x1, 0x8
+STREAM_ID_MASK = 2**31 - 1
+GOAWAY_BYTES_MIN = 8  # last stream and error code; a text may follow
 # Error codes of RFC 9113.
 NO_ERROR, PROTOCOL_ERROR, INTERNAL_ERROR, FRAME_SIZE_ERROR = 0x0, 0x1, 0x2, 0x6
 REFUSED_STREAM, CANCEL, ENHANCE_YOUR_CALM = 0x7, 0x8, 0xB
@@ -60,6 +62,13 @@ class FrameScanner:
     def kept_bytes(self) -> int:
         """Bytes of a frame that is not complete."""
         return len(self._buffer)
+
+    @property
+    def next_data_stream(self) -> int:
+        """The stream of the next frame if that is DATA and its head is complete, else 0."""
+        buffer = self._buffer
+        is_data = len(buffer) >= HEAD_BYTES and buffer[3] == DATA
+        return int.from_bytes(buffer[5:HEAD_BYTES], "big") & STREAM_ID_MASK if is_data else 0
 
     def feed(self, data: bytes) -> None:
         """Add the bytes of one read."""
@@ -138,3 +147,13 @@ class FrameScanner:
         """Count a stream that was reset because of the peer. Raises Http2Fault above the rate."""
         if not self._resets.take(now):
             raise Http2Fault(ENHANCE_YOUR_CALM, "too many streams are reset")
+
+
+def check_goaway(frame: bytes) -> None:
+    """Raise Http2Fault for a GOAWAY of a stream, or one without an error code."""
+    stream_id = int.from_bytes(frame[5:HEAD_BYTES], "big") & STREAM_ID_MASK
+    if stream_id:
+        raise Http2Fault(PROTOCOL_ERROR, f"GOAWAY has stream id {stream_id}, must be 0")
+    if len(frame) < HEAD_BYTES + GOAWAY_BYTES_MIN:
+        text = f"GOAWAY has {len(frame) - HEAD_BYTES} bytes, at least {GOAWAY_BYTES_MIN} are needed"
+        raise Http2Fault(FRAME_SIZE_ERROR, text)

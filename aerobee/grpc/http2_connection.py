@@ -11,6 +11,7 @@ with GOAWAY, an error of one call ends that call.
 - Each call that has started ends exactly once: when finish() was called and everything was sent, or by the event CallEnded.
   After it nothing is sent for the call.
 - One call of receive(), proceed() or tick() does a bounded amount of work, whatever the peer sends.
+- A compressed message is inflated in a later call than the one that returned its CallStarted: the service has admitted the call then.
 - What waits for the peer's windows is bounded in bytes (`unsent_bytes_max`) and in time (`window_s`).
 """
 
@@ -22,20 +23,18 @@ import math
 import struct
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any, cast
+from typing import Any
 
-from h2.config import H2Configuration
-from h2.connection import H2Connection
 from h2.events import (
     DataReceived,
     RemoteSettingsChanged,
     RequestReceived,
     StreamEnded,
     StreamReset,
+    TrailersReceived,
     WindowUpdated,
 )
 from h2.exceptions import ProtocolError
-from h2.settings import SettingCodes, Settings
 
 from aerobee.grpc.call import (
     CallAnswered,
@@ -58,11 +57,12 @@ from aerobee.grpc.frame_scanner import (
     REFUSED_STREAM,
     FrameScanner,
     Http2Fault,
+    check_goaway,
 )
-from aerobee.grpc.header_encoder import HeaderEncoder
+from aerobee.grpc.h2_engine import make_h2
 from aerobee.grpc.limits import MIB, Http2Limits
-from aerobee.grpc.message_reader import ACCEPTED_ENCODINGS, MessageReader, frame_message
-from aerobee.grpc.request_headers import kept_metadata, read_headers
+from aerobee.grpc.message_reader import ACCEPTED_ENCODINGS, COMPRESSED, MessageReader, frame_message
+from aerobee.grpc.request_headers import check_trailers, kept_metadata, read_headers
 from aerobee.grpc.status import CallError, GrpcStatus, encode_status_message
 from aerobee.grpc.timeout import parse_timeout
 
@@ -84,31 +84,6 @@ GOAWAY_TEXT_BYTES_MAX = 256
 _GOAWAY_HEAD = struct.Struct(">BHBBIII")  # length in 24 bits, type, flags, stream 0, last stream, error code
 _PING_DATA = b"aerobee\0"
 _LAST_STREAM_ID = 2**31 - 1
-_CONFIG = H2Configuration(
-    client_side=False,
-    header_encoding=None,
-    validate_inbound_headers=False,  # request_headers.py
-    normalize_inbound_headers=False,
-    validate_outbound_headers=False,  # this file builds them
-    normalize_outbound_headers=False,
-)
-
-
-class _H2(H2Connection):
-    """h2's connection with a counter of open streams in place of h2's iteration over all streams."""
-
-    MAX_CLOSED_STREAMS = 1_024  # closed streams, so that late frames of them are recognised
-
-    @property
-    def open_inbound_streams(self) -> int:
-        return len(self.streams)
-
-    def forget(self, stream_id: int) -> None:
-        """Drop the state of a closed stream except how it was closed."""
-        stream = self.streams.get(stream_id)
-        if stream is not None and stream.closed:
-            del self.streams[stream_id]
-            self._closed_streams[stream_id] = stream.closed_by
 
 
 class Http2Connection:
@@ -123,23 +98,7 @@ class Http2Connection:
         where it is below that of `limits`."""
         self._limits = limits
         self._message_bytes_max = message_bytes_max or (lambda path: limits.message_bytes_max)
-        self._h2 = _H2(_CONFIG)
-        self._h2.local_settings = Settings(
-            client=False,
-            initial_values={
-                SettingCodes.MAX_CONCURRENT_STREAMS: limits.concurrent_streams_max,
-                SettingCodes.MAX_HEADER_LIST_SIZE: limits.header_list_bytes_max,
-                SettingCodes.INITIAL_WINDOW_SIZE: limits.stream_window_bytes,
-                SettingCodes.MAX_FRAME_SIZE: limits.frame_bytes_max,
-                SettingCodes.HEADER_TABLE_SIZE: limits.header_table_bytes_max,
-            },
-        )
-        self._h2.encoder = cast(Any, HeaderEncoder())
-        self._h2.decoder.max_header_list_size = limits.header_list_bytes_max
-        self._h2.decoder.max_allowed_table_size = limits.header_table_bytes_max
-        self._h2.max_inbound_frame_size = limits.frame_bytes_max
-        self._h2.initiate_connection()
-        self._h2.increment_flow_control_window(limits.connection_window_bytes - 65_535)
+        self._h2 = make_h2(limits)
         self._scanner = FrameScanner(limits, now)
         self._extra_out = b""
         self.calls: dict[int, OpenCall] = {}
@@ -148,6 +107,7 @@ class Http2Connection:
         self._has_more = False
         self._is_window_open = False  # of the connection, or of every stream: since the last look
         self._read_bytes = 0  # of request messages, and what counts as such, in this go
+        self._unadmitted: set[int] = set()  # streams of this go whose messages may be compressed
         self._receiving_bytes = 0
         self._unsent_bytes = 0
         self._deadlines_max = 0
@@ -184,10 +144,14 @@ class Http2Connection:
         scanner = self._scanner
         self._has_more = False
         self._read_bytes = 0
+        self._unadmitted.clear()
         try:
             if not scanner.has_preface and not self._take_preface():
                 return self._take_events()
             for _ in range(FRAMES_AT_ONCE):
+                if self._unadmitted and self._awaits_admission(scanner.next_data_stream):
+                    self._has_more = True
+                    break
                 frame = None if self.is_closed else scanner.next_frame(now)
                 if frame is None:
                     break
@@ -349,8 +313,13 @@ class Http2Connection:
             self._h2.receive_data(preface)
         return bool(preface)
 
+    def _awaits_admission(self, stream_id: int) -> bool:
+        """Whether DATA of this stream may be a compressed message of a call that the service does not know yet."""
+        return stream_id in self._unadmitted and stream_id in self.calls
+
     def _interpret(self, kind: int, frame: bytes, now: float) -> None:
         if kind == GOAWAY:
+            check_goaway(frame)
             # h2 forbids sending after a GOAWAY of the peer, but open calls must still get their responses.
             if self._draining_since is None:
                 self._draining_since = now
@@ -365,6 +334,8 @@ class Http2Connection:
             self._on_data(event, now)
         elif isinstance(event, RequestReceived):
             self._on_request(event, now)
+        elif isinstance(event, TrailersReceived):
+            self._on_trailers(event, now)
         elif isinstance(event, StreamEnded):
             self._on_half_close(event.stream_id, now)
         elif isinstance(event, WindowUpdated):
@@ -398,7 +369,10 @@ class Http2Connection:
             self._h2.forget(stream_id)
             return
         bytes_max = min(self._limits.message_bytes_max, self._message_bytes_max(path))
-        reader = MessageReader(bytes_max, metadata.get("grpc-encoding", "identity"))
+        encoding = metadata.get("grpc-encoding", "identity")
+        if encoding in COMPRESSED:
+            self._unadmitted.add(stream_id)
+        reader = MessageReader(bytes_max, encoding)
         call = OpenCall(stream_id, sys.intern(path), kept_metadata(metadata), now, None, reader)
         call.is_half_closed = event.stream_ended is not None
         self.calls[stream_id] = call
@@ -438,6 +412,16 @@ class Http2Connection:
         for message in messages:
             self._read_bytes += MESSAGE_BYTES + len(message)
             self._events.append(RequestMessage(call, message))
+
+    def _on_trailers(self, event: TrailersReceived, now: float) -> None:
+        call = self.calls.get(event.stream_id)
+        try:
+            check_trailers(event.headers)
+        except ValueError:
+            self._h2.reset_stream(event.stream_id, PROTOCOL_ERROR)
+            self._scanner.count_reset(now)
+            if call is not None:
+                self._over(call, "the trailers of the request are malformed")
 
     def _on_half_close(self, stream_id: int, now: float) -> None:
         call = self.calls.get(stream_id)

@@ -13,6 +13,7 @@ from aerobee.grpc.status import CallError, GrpcStatus
 
 _HEAD = struct.Struct(">BI")
 _WINDOW_BITS: Mapping[str, int] = {"gzip": 31, "deflate": 15}
+COMPRESSED = _WINDOW_BITS.keys()  # values of grpc-encoding whose messages may be compressed
 ACCEPTED_ENCODINGS = "identity,gzip,deflate"
 
 

@@ -30,6 +30,11 @@ impl MessageReader {
         Self { kept: Vec::new(), may_be_packed }
     }
 
+    /// Whether a message of the call may be compressed.
+    pub fn may_be_packed(&self) -> bool {
+        self.may_be_packed
+    }
+
     /// Bytes that wait for the rest of their message.
     pub fn kept_bytes(&self) -> usize {
         self.kept.len()

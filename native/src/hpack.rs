@@ -19,17 +19,28 @@ const TABLE_BYTES_AT_FIRST: usize = 4_096;
 pub struct Field {
     pub name: Vec<u8>,
     pub value: Vec<u8>,
+    pub has_allowed_characters: bool, // RFC 9113, 8.2.1
     pub text: OnceLock<Py<PyString>>,
 }
 
 impl Field {
     fn new(name: Vec<u8>, value: Vec<u8>) -> Arc<Self> {
-        Arc::new(Self { name, value, text: OnceLock::new() })
+        let has_allowed_characters = is_name(&name) && is_value(&value);
+        Arc::new(Self { name, value, has_allowed_characters, text: OnceLock::new() })
     }
 
     fn size(&self) -> usize {
         ENTRY_BYTES + self.name.len() + self.value.len()
     }
+}
+
+fn is_name(name: &[u8]) -> bool {
+    let rest = name.strip_prefix(b":").unwrap_or(name);
+    !rest.is_empty() && rest.iter().all(|&byte| byte.is_ascii_graphic() && byte != b':' && !byte.is_ascii_uppercase())
+}
+
+fn is_value(value: &[u8]) -> bool {
+    !value.iter().any(|byte| matches!(byte, 0 | b'\r' | b'\n'))
 }
 
 /// Why a block was refused.

@@ -25,6 +25,7 @@ use crate::outcome;
 use crate::shared::{Burst, Gates};
 
 const DEADLINES_AT_ONCE: usize = 512;
+const HELD_CALLS_MAX: usize = 64; // whose requests may be among the bytes that wait; no bound counts these calls
 const OUT_BYTES_KEPT: usize = 4_096; // of an idle connection, for what it sends next
 const PING_DATA: &[u8; 8] = b"aerobee\0";
 
@@ -96,9 +97,7 @@ impl Http2Connection {
         if !sends.is_empty() {
             self.serve_held(py, sends, now, backend.get(), (born_host, now_ms, pick), &mut burst)?;
         }
-        if !self.core.has_more {
-            self.core.announce_held(py)?;
-        }
+        self.core.announce_held(py, if self.core.has_more { HELD_CALLS_MAX } else { 0 })?;
         burst.events.append(&mut self.core.events);
         Ok(burst)
     }

@@ -76,6 +76,7 @@ pub struct Core {
     pub has_more: bool,
     pub is_window_open: bool, // of the connection, or of every stream: since the last look
     pub read_bytes: usize,    // of request messages, and what counts as such, in this go
+    pub admitted_stream_id: u32, // the highest one before this go
     pub message_bytes_max: Option<Py<PyAny>>, // of one request message, by a call's path
     pub has_begun: bool, // the peer has opened a stream
     pub has_written_block: bool,
@@ -91,6 +92,7 @@ pub struct Core {
     pub receiving_bytes: usize,
     pub unsent_bytes: usize,
     pub deadlines: BinaryHeap<Reverse<Due>>,
+    pub deadlines_max: usize, // before those of calls that have ended are dropped
     pub sequence: u64,
     pub started: f64,
     pub heard: f64,
@@ -131,6 +133,7 @@ impl Core {
             has_more: false,
             is_window_open: false,
             read_bytes: 0,
+            admitted_stream_id: 0,
             message_bytes_max,
             has_begun: false,
             has_written_block: false,
@@ -146,6 +149,7 @@ impl Core {
             receiving_bytes: 0,
             unsent_bytes: 0,
             deadlines: BinaryHeap::new(),
+            deadlines_max: 0,
             sequence: 0,
             started: now,
             heard: now,
@@ -309,9 +313,10 @@ impl Core {
         stream.unsent.is_empty() && room >= byte_count as i64
     }
 
-    /// Tell Python of the calls that were kept from it and whose requests have not come.
-    pub fn announce_held(&mut self, py: Python<'_>) -> PyResult<()> {
-        for stream_id in std::mem::take(&mut self.held) {
+    /// Tell Python of the calls that were kept from it and whose requests have not come, except the newest `spared` of them.
+    pub fn announce_held(&mut self, py: Python<'_>, spared: usize) -> PyResult<()> {
+        let count = self.held.len().saturating_sub(spared);
+        for stream_id in self.held.drain(..count).collect::<Vec<u32>>() {
             if self.streams.get(&stream_id).is_some_and(|stream| !stream.is_half_closed) {
                 self.announce(py, stream_id)?;
             }
@@ -356,8 +361,9 @@ impl Core {
 
 impl Core {
     pub fn note_time(&mut self, at: f64, stream_id: u32) {
-        if self.deadlines.len() > DEADLINES_KEPT + 3 * self.streams.len() {
+        if self.deadlines.len() > self.deadlines_max.max(DEADLINES_KEPT + 3 * self.streams.len()) {
             self.deadlines.retain(|Reverse(due)| self.streams.contains_key(&due.stream_id));
+            self.deadlines_max = 2 * self.deadlines.len(); // a window that opens and closes leaves entries, too
         }
         self.sequence += 1;
         self.deadlines.push(Reverse(Due { at, sequence: self.sequence, stream_id }));

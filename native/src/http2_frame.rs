@@ -40,6 +40,7 @@ pub const ENHANCE_YOUR_CALM: u32 = 0xb;
 pub const WINDOW_BYTES_MAX: i64 = (1 << 31) - 1;
 pub const STREAM_ID_MASK: u32 = (1 << 31) - 1;
 const PRIORITY_BYTES: usize = 5;
+const GOAWAY_BYTES_MIN: usize = 8; // last stream and error code; a text may follow
 
 /// The peer broke the protocol or a limit: the connection ends with GOAWAY and this error code.
 #[derive(Debug)]
@@ -126,6 +127,19 @@ impl<'a> Frame<'a> {
         Self::unpadded(data, padding, self.payload.len()).map(|_| ())
     }
 
+    /// Check GOAWAY, whose error code has no effect.
+    pub fn check_goaway(&self) -> Result<(), Http2Fault> {
+        if self.stream_id != 0 {
+            return Err(Http2Fault::limit(PROTOCOL_ERROR, format!("GOAWAY has stream id {}, must be 0", self.stream_id)));
+        }
+        let length = self.payload.len();
+        if length < GOAWAY_BYTES_MIN {
+            let text = format!("GOAWAY has {length} bytes, at least {GOAWAY_BYTES_MIN} are needed");
+            return Err(Http2Fault::limit(FRAME_SIZE_ERROR, text));
+        }
+        Ok(())
+    }
+
     /// Check ALTSVC, which has no effect.
     pub fn check_alternative(&self) -> Result<(), Http2Fault> {
         let origin_bytes = self.payload.first_chunk().map(|head| usize::from(u16::from_be_bytes(*head)));
@@ -155,6 +169,12 @@ impl<'a> Frame<'a> {
 fn depends_on(data: &[u8]) -> Option<u32> {
     let head: &[u8; PRIORITY_BYTES] = data.first_chunk()?;
     Some(u32::from_be_bytes([head[0], head[1], head[2], head[3]]) & STREAM_ID_MASK)
+}
+
+/// The stream of the next frame if that is DATA and its head is complete.
+pub fn data_stream(data: &[u8]) -> Option<u32> {
+    let head: &[u8; HEAD_BYTES] = data.first_chunk()?;
+    (head[3] == DATA).then(|| u32::from_be_bytes([head[5], head[6], head[7], head[8]]) & STREAM_ID_MASK)
 }
 
 /// Counts the frames of one connection.

@@ -30,6 +30,7 @@ const REQUEST_BYTES_AT_ONCE: usize = 4 << 20;
 const MESSAGE_BYTES: usize = 2_048;
 const HEADER_BYTE_BYTES: usize = 64;
 
+const CANCELLED: &str = "the client cancelled the call";
 const SEND_MESSAGE_PATH: &[u8] = b"/apache.rocketmq.v2.MessagingService/SendMessage";
 
 impl Core {
@@ -53,7 +54,11 @@ impl Core {
     pub fn take_frames(&mut self, py: Python<'_>, rest: &mut &[u8], now: f64) -> Result<(), Stop> {
         self.has_more = true;
         self.read_bytes = 0;
+        self.admitted_stream_id = self.highest_stream_id;
         for _ in 0..FRAMES_AT_ONCE {
+            if self.awaits_admission(rest) {
+                break;
+            }
             let frame = if self.is_closed { None } else { self.scanner.next_frame(rest, &self.limits, now)? };
             let Some(frame) = frame else {
                 self.has_more = false;
@@ -76,8 +81,16 @@ impl Core {
         Ok(())
     }
 
+    /// Whether the next frame may have a compressed message of a call that the service does not know yet: nothing is inflated for it.
+    fn awaits_admission(&self, rest: &[u8]) -> bool {
+        frames::data_stream(rest).is_some_and(|stream_id| {
+            stream_id > self.admitted_stream_id && self.streams.get(&stream_id).is_some_and(|stream| stream.reader.may_be_packed())
+        })
+    }
+
     fn interpret(&mut self, py: Python<'_>, frame: Frame<'_>, now: f64) -> Result<(), Stop> {
         if frame.kind == GOAWAY {
+            frame.check_goaway()?;
             self.draining_since.get_or_insert(now);
             if self.streams.is_empty() {
                 self.end(py, "the peer said goodbye")?;
@@ -240,7 +253,7 @@ impl Core {
         let Some(stream) = self.streams.get_mut(&stream_id) else { return Ok(()) };
         if stream.is_half_closed {
             frames::write_reset(&mut self.out, stream_id, STREAM_CLOSED);
-            return self.reset_locally(py, stream_id, now);
+            return self.reset_locally(py, stream_id, CANCELLED, now);
         }
         stream.half_close(flags & END_STREAM != 0);
         stream.length = content_length(&self.fields)?;
@@ -248,6 +261,10 @@ impl Core {
             return Err(Http2Fault::protocol(PROTOCOL_ERROR, "trailers do not end their stream").into());
         }
         check_dependency(stream_id, depends_on)?;
+        if !request_headers::are_trailers(&self.fields) {
+            frames::write_reset(&mut self.out, stream_id, PROTOCOL_ERROR);
+            return self.reset_locally(py, stream_id, "the trailers of the request are malformed", now);
+        }
         self.on_half_close(py, stream_id, now)
     }
 
@@ -323,7 +340,8 @@ impl Core {
             over: AtomicBool::new(false),
             finishing: AtomicBool::new(false),
         };
-        let is_held = self.holds_sends && !ends && timeout_fault.is_none() && request.path == SEND_MESSAGE_PATH;
+        let may_be_packed = request.encoding.is_some_and(|name| matches!(name, b"gzip" | b"deflate"));
+        let is_held = self.holds_sends && !ends && !may_be_packed && timeout_fault.is_none() && request.path == SEND_MESSAGE_PATH;
         let call = Py::new(py, call)?;
         let started = if is_held || timeout_fault.is_some() { None } else { Some(call.clone_ref(py)) };
         if !is_held {
@@ -336,7 +354,7 @@ impl Core {
             send_window: self.stream_send_window.into(),
             length,
             received_bytes: 0,
-            reader: MessageReader::new(request.encoding.is_some_and(|name| matches!(name, b"gzip" | b"deflate"))),
+            reader: MessageReader::new(may_be_packed),
             message_bytes_max,
             encoding: request.encoding.map(|name| request_headers::text(py, name).unbind()),
             may_idle: false,
@@ -381,7 +399,7 @@ impl Core {
         let Some(stream) = stream else {
             self.give_back(counted);
             frames::write_reset(&mut self.out, stream_id, STREAM_CLOSED);
-            return if is_known { self.reset_locally(py, stream_id, now) } else { Ok(()) };
+            return if is_known { self.reset_locally(py, stream_id, CANCELLED, now) } else { Ok(()) };
         };
         stream.window.receive(counted)?;
         stream.received_bytes += data.len() as u64;
@@ -487,15 +505,15 @@ impl Core {
         frame.exactly::<4>()?;
         self.check_begun()?;
         if self.streams.contains_key(&frame.stream_id) {
-            self.over(py, frame.stream_id, Closed::Reset, "the client cancelled the call")?;
+            self.over(py, frame.stream_id, Closed::Reset, CANCELLED)?;
         }
         Ok(())
     }
 
     /// A stream was reset because of what the peer sent on it: it may provoke that as often as it may reset.
-    fn reset_locally(&mut self, py: Python<'_>, stream_id: u32, now: f64) -> Result<(), Stop> {
+    fn reset_locally(&mut self, py: Python<'_>, stream_id: u32, reason: &str, now: f64) -> Result<(), Stop> {
         self.scanner.count_reset(now)?;
-        Ok(self.over(py, stream_id, Closed::Reset, "the client cancelled the call")?)
+        Ok(self.over(py, stream_id, Closed::Reset, reason)?)
     }
 
     fn on_settings(&mut self, frame: Frame<'_>) -> Result<(), Stop> {
@@ -540,7 +558,7 @@ impl Core {
             }
             Err(_) => {
                 frames::write_reset(&mut self.out, frame.stream_id, FLOW_CONTROL_ERROR);
-                self.reset_locally(py, frame.stream_id, now)
+                self.reset_locally(py, frame.stream_id, CANCELLED, now)
             }
         }
     }

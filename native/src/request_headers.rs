@@ -10,6 +10,8 @@ use crate::hpack::Field;
 const PSEUDO: [&[u8]; 4] = [b":method", b":scheme", b":authority", b":path"];
 const FORBIDDEN: [&[u8]; 5] = [b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"];
 
+const AUTHORITY: usize = 2; // of PSEUDO
+
 const SHARED_MAX: usize = 32;
 const SHARED_BYTES_MAX: usize = 128;
 
@@ -27,13 +29,13 @@ impl<'a> RequestHeaders<'a> {
     pub fn read(fields: &'a [Arc<Field>]) -> Option<Self> {
         let mut pseudo: [Option<&[u8]>; PSEUDO.len()] = [None; PSEUDO.len()];
         let mut found = Self { method: b"", path: b"", content_type: b"", timeout: None, encoding: None };
+        let mut host: Option<&[u8]> = None;
         let mut has_regular = false;
         for field in fields {
-            let name = field.name.as_slice();
-            if name.is_empty() || name.iter().any(u8::is_ascii_uppercase) {
+            if !field.has_allowed_characters {
                 return None;
             }
-            let value = strip(&field.value);
+            let (name, value) = (field.name.as_slice(), strip(&field.value));
             if name[0] == b':' {
                 let at = PSEUDO.iter().position(|known| *known == name)?;
                 if has_regular || pseudo[at].replace(value).is_some() {
@@ -43,13 +45,23 @@ impl<'a> RequestHeaders<'a> {
             }
             has_regular = true;
             match name {
-                b"te" if field.value != b"trailers" => return None,
+                b"te" if !is_trailers(&field.value) => return None,
                 b"content-type" => found.content_type = value,
                 b"grpc-timeout" => found.timeout = Some(value),
                 b"grpc-encoding" => found.encoding = Some(value),
+                b"host" => {
+                    if host.replace(value).is_some() {
+                        return None;
+                    }
+                }
                 _ if FORBIDDEN.contains(&name) => return None,
                 _ => {}
             }
+        }
+        if let (Some(host), Some(authority)) = (host, pseudo[AUTHORITY])
+            && host != authority
+        {
+            return None;
         }
         let [method, scheme, _, path] = pseudo.map(Option::unwrap_or_default);
         if method.is_empty() || scheme.is_empty() || path.is_empty() {
@@ -58,6 +70,19 @@ impl<'a> RequestHeaders<'a> {
         (found.method, found.path) = (method, path);
         Some(found)
     }
+}
+
+/// Whether these are trailers of a request: no pseudo-headers among them (RFC 9113, 8.1).
+pub fn are_trailers(fields: &[Arc<Field>]) -> bool {
+    fields.iter().all(|field| {
+        let name = field.name.as_slice();
+        let is_refused = name.first() == Some(&b':') || FORBIDDEN.contains(&name) || name == b"te" && !is_trailers(&field.value);
+        field.has_allowed_characters && !is_refused
+    })
+}
+
+fn is_trailers(value: &[u8]) -> bool {
+    value.eq_ignore_ascii_case(b"trailers")
 }
 
 /// Headers that no service reads: OF_TRANSPORT of the Python core.
@@ -105,19 +130,9 @@ pub fn text<'py>(py: Python<'py>, data: &[u8]) -> Bound<'py, PyString> {
     }
 }
 
-/// Without the white space of Python's str.strip() at both ends.
+/// Without spaces and tabs at both ends.
 fn strip(mut data: &[u8]) -> &[u8] {
-    fn is_space(byte: u8) -> bool {
-        matches!(byte, 0x09..=0x0d | 0x1c..=0x20 | 0x85 | 0xa0)
-    }
-    while let [first, rest @ ..] = data
-        && is_space(*first)
-    {
-        data = rest;
-    }
-    while let [rest @ .., last] = data
-        && is_space(*last)
-    {
+    while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = data {
         data = rest;
     }
     data

@@ -32,6 +32,12 @@ from aerobee.grpc.message_reader import frame_message
 from aerobee.grpc.status import GrpcStatus
 
 PATHS = ("/apache.rocketmq.v2.MessagingService/SendMessage", "/a", "", "/\xe9")
+# Headers that may make a request malformed, and those that always do.
+BREAKING = ("content-length", "host", "x-bytes")
+MALFORMED = [
+    ("x", " padded"), ("x", "padded\t"), ("x", "two\nlines"), ("x", "\r"), ("x", "nul\0"), ("with space", "x"), ("\xe4", "x"),
+    ("colon:inside", "x"), (":", "x"), ("\x7f", "x"), ("te", "Trailers"), ("te", " trailers"), ("host", "broker"),
+]  # fmt: skip
 WIDE = Rate(1_000_000, 0.0)
 LIMITS = (
     Http2Limits(),
@@ -95,16 +101,17 @@ class Client:
         odd: list[tuple[str, bytes | str]] = [
             ("grpc-timeout", pick.choice(("3S", "100m", "5H", "1u"))),
             ("grpc-timeout", pick.choice(("", "S", "123456789S", "3s", b"\xd9\xa3S", "-1S"))),
-            ("grpc-encoding", pick.choice(("gzip", "deflate", "identity", "snappy", "it's\n"))),
+            ("grpc-encoding", pick.choice(("gzip", "deflate", "identity", "snappy", "it's"))),
             ("x-mq-request-id", str(pick.random())),
             ("x-long", "v" * pick.randint(0, 400)),
             ("x-bytes", pick.randbytes(5)),
-            ("  x", " padded\t"),
+            ("host", pick.choice(("broker", "broker", "other"))),
+            ("x-odd", pick.choice(("\x0bvt", "tab\tinside", "\x7f", "\xa0"))),
             ("content-length", pick.choice(("0", "10", "007", "", "1x", "9" * 30))),
             ("user-agent", "grpc"),
         ]
         for header in odd:
-            if pick.random() < 0.1 and not (self.is_calm and header[0] == "content-length"):
+            if pick.random() < 0.1 and not (self.is_calm and header[0] in BREAKING):
                 found.append(header)
         if self.odd(0.05):
             found.insert(
@@ -113,6 +120,7 @@ class Client:
                     [
                         ("Upper", "x"), ("connection", "close"), ("te", "gzip"), (":status", "100"), (":status", "200"),
                         (":method", "POST"), (":other", "x"), ("content-type", "text/plain"), ("", "x"), (":method", "GET"),
+                        *MALFORMED,
                     ]
                 ),
             )  # fmt: skip
@@ -198,7 +206,10 @@ class Client:
         stream = self.pick.choice(self.open)
         if flags:
             self.open.remove(stream)
-        return self.header_frames(stream, self.block([("a-trailer", "x")]), flags)
+        found: list[tuple[str, bytes | str]] = [("a-trailer", "x")]
+        if self.odd(0.2):
+            found.append(self.pick.choice([(":path", "/a"), ("connection", "close"), *MALFORMED]))
+        return self.header_frames(stream, self.block(found), flags)
 
     def settings(self) -> bytes:
         pick = self.pick
@@ -262,7 +273,8 @@ class Client:
         if kind < 0.95:
             return frame(2, struct.pack(">IB", pick.randint(0, 9), 3), 0, pick.randint(1, 9))
         if kind < 0.955:
-            return frame(7, struct.pack(">II", 0, 0))
+            payload = pick.choice((struct.pack(">II", 0, 0), struct.pack(">II", 0, 0), b"short"))
+            return frame(7, payload, 0, pick.choice((0, 0, 0, 1)))
         if kind < 0.96:
             return frame(5, struct.pack(">I", 2) + b"x", pick.choice((0, 4)), 1)
         return self.any_frame() if kind < 0.98 else b""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import struct
+import zlib
 
 import pytest
 
-from aerobee.grpc import http2_connection
-from aerobee.grpc.call import Call, CallStarted, OpenCall, RequestEnded
+from aerobee.grpc import http2_connection, message_reader
+from aerobee.grpc.call import Call, CallStarted, OpenCall, RequestEnded, RequestMessage
 from aerobee.grpc.frame_scanner import (
     ACK,
     CONTINUATION,
@@ -22,7 +23,7 @@ from aerobee.grpc.frame_scanner import (
 )
 from aerobee.grpc.http2_connection import DEADLINES_AT_ONCE, FRAMES_AT_ONCE, Http2Connection
 from aerobee.grpc.limits import MIB, Http2Limits
-from aerobee.grpc.message_reader import frame_message
+from aerobee.grpc.message_reader import frame_message, inflate
 from aerobee.grpc.status import GrpcStatus
 from tests.unit.grpc.raw_peer import RawPeer, frame, settings
 
@@ -175,3 +176,50 @@ def test_a_window_that_opens_and_closes_often_costs_the_same_each_time(
         peer.feed(frame(WINDOW_UPDATE, struct.pack(">I", 6), stream=1))
     assert peer.core.unsent_bytes == 0
     assert len(passes) < 10
+
+
+def test_entries_of_open_calls_are_not_passed_through_at_each_new_one() -> None:
+    """Once the entries of one open call were many, each further entry had the native core pass through all of them."""
+    peer = RawPeer(first=PREFACE + settings(s4=0))
+    call = peer.open_call()
+    for _ in range(3_000):
+        peer.now += 1e-4
+        peer.core.send_message(call, b"x", peer.now)
+        peer.feed(frame(WINDOW_UPDATE, struct.pack(">I", 6), stream=1))
+    ended = peer.open_call(grpc_timeout="1S")
+    peer.core.finish(ended, GrpcStatus.OK, "", peer.now)
+    peer.open_call()
+    assert ended.deadline is not None
+    assert peer.core.due() <= ended.deadline  # no pass has dropped the entry of the call that has ended
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+def test_nothing_is_inflated_for_a_call_that_is_not_admitted(
+    encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Headers and compressed data in one read were inflated before the user of the call was proven."""
+    inflated = []
+
+    def noted(data: bytes, encoding: str, bytes_max: int) -> bytes:
+        inflated.append(encoding)
+        return inflate(data, encoding, bytes_max)
+
+    monkeypatch.setattr(message_reader, "inflate", noted)
+    peer = RawPeer()
+    packed = zlib.compress(bytes(MIB), wbits=31 if encoding == "gzip" else 15)
+    message = struct.pack(">BI", 1, len(packed)) + packed
+    read = b"".join(
+        peer.request(peer.headers(grpc_encoding=encoding)) + peer.data(message, stream) for stream in (1, 3)
+    )
+    (refused,) = peer.core.receive(read, peer.now)
+    assert isinstance(refused, CallStarted)
+    assert peer.core.has_more
+    peer.core.finish(refused.call, GrpcStatus.UNAUTHENTICATED, "no", peer.now)
+    (admitted,) = peer.core.proceed(peer.now)
+    assert isinstance(admitted, CallStarted)
+    assert not inflated
+    request, ended = peer.core.proceed(peer.now)
+    assert isinstance(request, RequestMessage)
+    assert isinstance(ended, RequestEnded)
+    assert (len(request.data), request.call.stream_id, inflated) == (MIB, 3, [encoding])
+    assert not peer.core.has_more

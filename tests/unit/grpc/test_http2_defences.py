@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from aerobee.grpc.call import CallStarted
+from aerobee.grpc.call import CallStarted, RequestEnded
 from aerobee.grpc.frame_scanner import (
     CONTINUATION,
     DATA,
     ENHANCE_YOUR_CALM,
     FRAME_SIZE_ERROR,
+    GOAWAY,
     HEADERS,
     PING,
     PREFACE,
@@ -271,6 +272,14 @@ def test_a_preface_that_does_not_come_is_timed_out() -> None:
         [(":method", "POST"), (":scheme", "http"), ("a", "b"), (":path", "/a")],
         [(":method", "POST"), (":method", "POST"), (":scheme", "http"), (":path", "/a")],
         [(":method", "POST"), (":scheme", "http"), (":path", "/a"), (":status", "200")],
+        [(":method", "POST"), (":scheme", "http"), (":path", "/a"), ("with space", "x")],
+        [(":method", "POST"), (":scheme", "http"), (":path", "/a"), ("colon:inside", "x")],
+        [(":method", "POST"), (":scheme", "http"), (":path", "/a"), ("\xe4", "x")],
+        [(":method", "POST"), (":scheme", "http"), (":path", "/a"), ("x", "two\nlines")],
+        [(":method", "POST"), (":scheme", "http"), (":path", "/a"), ("x", "two\rlines")],
+        [(":method", "POST"), (":scheme", "http"), (":path", "/a"), ("x", "nul\0")],
+        [(":method", "POST"), (":scheme", "http"), (":path", "/a"), ("host", "a"), ("host", "a")],
+        [(":method", "POST"), (":scheme", "http"), (":path", "/a"), (":authority", "a"), ("host", "b")],
     ],
 )
 def test_a_malformed_request_is_reset_alone(headers: list[tuple[str, str]]) -> None:
@@ -280,6 +289,53 @@ def test_a_malformed_request_is_reset_alone(headers: list[tuple[str, str]]) -> N
     assert not any(isinstance(event, CallStarted) for event in peer.events)
     peer.open_call()
     assert peer.goaway is None
+
+
+def test_headers_that_http_allows_are_served() -> None:
+    peer = RawPeer()
+    call = peer.open_call(host="broker", empty="", quoted='"two words"\x7f', padded="\t a b ")
+    assert dict(call.metadata) == {
+        "host": "broker",
+        "empty": "",
+        "quoted": '"two words"\x7f',
+        "padded": "a b",
+    }
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        (":path", "/a"),
+        (":status", "200"),
+        ("Upper", "x"),
+        ("x", "two\nlines"),
+        ("connection", "close"),
+        ("te", "gzip"),
+    ],
+)
+def test_a_request_with_malformed_trailers_is_reset_alone(field: tuple[str, str]) -> None:
+    """Pseudo-headers in trailers passed for trailers: RFC 9113, 8.1."""
+    peer = RawPeer()
+    peer.feed(peer.request() + peer.data(frame_message(b"request"), ends=False))
+    peer.feed(frame(HEADERS, bytes(peer.encoder.encode([("a", "b"), field])), flags=0x5, stream=1))
+    assert peer.reset_code() == PROTOCOL_ERROR
+    assert peer.ended() == ["the trailers of the request are malformed"]
+    assert not any(isinstance(event, RequestEnded) for event in peer.events)
+    assert peer.goaway is None
+
+
+@pytest.mark.parametrize(
+    ("data", "code", "text"),
+    [
+        (frame(GOAWAY, bytes(8), stream=1), PROTOCOL_ERROR, "GOAWAY has stream id 1, must be 0"),
+        (frame(GOAWAY, bytes(7)), FRAME_SIZE_ERROR, "GOAWAY has 7 bytes, at least 8 are needed"),
+    ],
+)
+def test_a_malformed_goaway_ends_the_connection(data: bytes, code: int, text: str) -> None:
+    peer = RawPeer()
+    peer.open_call()
+    peer.feed(data)
+    assert peer.goaway == (code, text)
 
 
 def test_memory_of_ended_calls_is_given_back() -> None:
