@@ -13,6 +13,7 @@ from random import Random
 from typing import Generic, TypeVar
 
 from aerobee.broker.grpc.refusal import RpcRefused
+from aerobee.broker.lite.lite_group import lite_group
 from aerobee.broker.send.message_type import NORMAL
 from aerobee.client.base.config import ClientConfig
 from aerobee.client.base.topic_route import TopicRoute
@@ -140,6 +141,10 @@ class ProxyCluster:
     def get(self, name: str) -> SubscriptionGroupConfig | None:
         """The settings of a group that group() has read."""
         return self._groups.cached(name)
+
+    async def is_lite(self, group: str) -> bool:
+        """Whether the group consumes lite topics."""
+        return lite_group(await self.group(group)) is not None
 
     async def call(
         self, broker_name: str, topic: str, request: RemotingCommand, *, timeout_s: float | None = None

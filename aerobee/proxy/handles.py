@@ -10,10 +10,16 @@ import logging
 from dataclasses import replace
 
 from aerobee.broker.grpc.receipt_handle import Receipt
+from aerobee.broker.grpc.refusal import RpcRefused
 from aerobee.broker.grpc.renewals import GIVE_BACK_MS
-from aerobee.errors import AerobeeError
+from aerobee.errors import AerobeeError, MalformedRecord, RemoteError
+from aerobee.grpc.proto import messages as pb
+from aerobee.lite_topic import lite_queue, lite_topic_fault, split_lite_queue
+from aerobee.message import Record, decode_record
+from aerobee.property_names import LITE_TOPIC
+from aerobee.proxy.background import Background
 from aerobee.proxy.cluster import ProxyCluster
-from aerobee.remoting.body.pop_handle import real_topic
+from aerobee.remoting.body.pop_handle import real_topic, topic_before_retry
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand, boolean_text
 
@@ -21,10 +27,19 @@ log = logging.getLogger(__name__)
 
 
 class Handles:
-    """All raise RemoteError for a refusal, TransportError and RouteError when the broker does not answer."""
+    """`topic` is where a receipt is valid: the topic, or a lite topic's LMQ.
+
+    All raise RemoteError for a refusal, TransportError and RouteError when the broker does not answer.
+    """
 
     def __init__(self, cluster: ProxyCluster) -> None:
         self._cluster = cluster
+        self._returns = Background(cluster.session.tasks, "proxy-give-back")
+
+    @property
+    def waiting_count(self) -> int:
+        """Messages to give back that wait for others."""
+        return len(self._returns)
 
     async def acknowledge(self, group: str, topic: str, receipt: Receipt) -> None:
         """The group has consumed the message."""
@@ -56,7 +71,7 @@ class Handles:
             "group": group,
             "delayLevel": "-1",
             "originMsgId": message_id,
-            "originTopic": real_topic(topic, group, receipt.handle.retry),
+            "originTopic": real_topic(_parent(topic), group, receipt.handle.retry),
             "unitMode": "false",
             "maxReconsumeTimes": "0",
             "bname": receipt.handle.broker_name,
@@ -73,7 +88,7 @@ class Handles:
     def give_back(self, group: str, topic: str, receipt: Receipt) -> None:
         """Have the message come back in GIVE_BACK_MS, in the background. Its number of attempts does not change."""
 
-        async def change() -> None:
+        async def come_back() -> None:
             try:
                 await self.change(group, topic, receipt, GIVE_BACK_MS, suspend=True)
             except AerobeeError as error:
@@ -81,21 +96,65 @@ class Handles:
                     "message %s of %s comes back when its invisible time ends: %s", receipt, group, error
                 )
 
-        self._cluster.session.tasks.spawn(change(), "proxy-give-back")
+        if not self._returns.add(come_back):
+            log.info(
+                "message %s of %s comes back when its invisible time ends: too many others do now",
+                receipt,
+                group,
+            )
+
+    async def stored_topic(self, group: str, topic: str, receipt: Receipt, lite_topic: str) -> str:
+        """Where a receipt of a client's request is valid. Not every client names the lite topic in every request (Java 5.2.0): then its
+        record does. Raises RpcRefused for a lite group's receipt of no lite topic.
+        """
+        if not await self._cluster.is_lite(group):
+            return topic
+        if not lite_topic and receipt.physical_offset is not None:
+            record = await self._record(topic, receipt)
+            lite_topic = record.properties.get(LITE_TOPIC, "") if record.topic == topic else ""
+        if lite_topic_fault(lite_topic):
+            raise RpcRefused(pb.INVALID_RECEIPT_HANDLE, "the receipt handle is of no lite topic")
+        return lite_queue(topic, lite_topic)
+
+    async def check_record(self, group: str, topic: str, receipt: Receipt) -> None:
+        """Raise RpcRefused unless the receipt's physical offset is of a message of this topic. The proxy's own user may read every
+        record, and a client writes the offset.
+        """
+        record = await self._record(topic, receipt)
+        if topic_before_retry(record.topic, group) != topic:
+            raise RpcRefused(
+                pb.INVALID_RECEIPT_HANDLE, f"the receipt handle is of no message of topic {topic}"
+            )
+
+    async def _record(self, topic: str, receipt: Receipt) -> Record:
+        fields = {"topic": topic, "offset": str(receipt.physical_offset), "bname": receipt.handle.broker_name}
+        try:
+            answer = await self._call(RequestCode.VIEW_MESSAGE_BY_ID, fields, topic, receipt)
+            return decode_record(answer.body, check_crc=False)
+        except (RemoteError, MalformedRecord) as error:
+            text = f"the broker has no message at the receipt handle's offset: {error}"
+            raise RpcRefused(pb.INVALID_RECEIPT_HANDLE, text) from error
 
     def _fields(self, group: str, topic: str, receipt: Receipt) -> dict[str, str]:
-        handle = receipt.handle
-        return {
+        handle, lite = receipt.handle, split_lite_queue(topic)
+        fields = {
             "consumerGroup": group,
-            "topic": real_topic(topic, group, handle.retry),
+            "topic": real_topic(_parent(topic), group, handle.retry),
             "queueId": str(handle.queue_id),
             "offset": str(handle.queue_offset),
             "extraInfo": str(handle),
             "bname": handle.broker_name,
         }
+        return fields if lite is None else {**fields, "liteTopic": lite[1]}
 
     async def _call(
         self, code: RequestCode, fields: dict[str, str], topic: str, receipt: Receipt
     ) -> RemotingCommand:
+        topic = _parent(topic)
         await self._cluster.route(topic)
         return await self._cluster.call(receipt.handle.broker_name, topic, RemotingCommand(code, fields))
+
+
+def _parent(topic: str) -> str:
+    lite = split_lite_queue(topic)
+    return topic if lite is None else lite[0]

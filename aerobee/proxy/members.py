@@ -10,8 +10,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
+from aerobee.access.gate import Gate
+from aerobee.broker.grpc.access import RpcAccess
 from aerobee.broker.grpc.client import GrpcClient
 from aerobee.broker.grpc.client_table import ClientTable
+from aerobee.broker.grpc.names import group_name
 from aerobee.broker.grpc.refusal import RpcRefused, status
 from aerobee.broker.grpc.rpc import RpcContext
 from aerobee.errors import AerobeeError, MalformedRecord
@@ -36,7 +39,11 @@ PUBLISHERS_MAX = 1_000  # clients of one topic that checks may go to
 class ProxyMembers:
     """Serves Heartbeat and NotifyClientTermination, and registers what clients say in their settings."""
 
-    def __init__(self, cluster: ProxyCluster, clients: ClientTable, renewals: ProxyRenewals) -> None:
+    def __init__(
+        self, cluster: ProxyCluster, clients: ClientTable, renewals: ProxyRenewals, gate: Gate
+    ) -> None:
+        self._gate = gate
+        self._access = RpcAccess(gate)
         self._cluster = cluster
         self._clients = clients
         self._renewals = renewals
@@ -49,7 +56,8 @@ class ProxyMembers:
         return {RequestCode.HEART_BEAT.value: self._joined}
 
     async def heartbeat(self, context: RpcContext, request: pb.HeartbeatRequest) -> pb.HeartbeatResponse:
-        """The client is alive."""
+        """The client is alive. Raises RpcRefused."""
+        self._access.identify(context.peer, context.metadata)
         self._renewals.seen(context.client)
         self._clients.get(context)
         return pb.HeartbeatResponse(status=status())
@@ -57,7 +65,12 @@ class ProxyMembers:
     async def terminate(
         self, context: RpcContext, request: pb.NotifyClientTerminationRequest
     ) -> pb.NotifyClientTerminationResponse:
-        """The client leaves; its unacknowledged messages that are renewed come back soon."""
+        """The client leaves; its unacknowledged messages that are renewed come back soon. Raises RpcRefused."""
+        fields = {"clientID": context.client_id}
+        if request.group.name:
+            fields["consumerGroup"] = group_name(request.group)
+        asked = RemotingCommand(RequestCode.UNREGISTER_CLIENT, fields)
+        self._access.check(context.peer, context.metadata, asked)
         client = self._clients.get(context)
         if client is not None:
             client.close("it has said so")
@@ -132,7 +145,7 @@ class ProxyMembers:
         topic = record.properties.get(PRODUCER_GROUP, record.topic)
         publishers = self._publishers.get(topic, {})
         for client in list(publishers):
-            if client.is_open:
+            if client.is_open and self._gate.may_send(client.principal, client, topic):
                 publishers.pop(client)
                 publishers[client] = None  # the next check goes to another one
                 found = TransactionId(

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from dataclasses import dataclass, replace
 
+from aerobee.broker.grpc.access import RpcAccess
 from aerobee.broker.grpc.message_form import delivered_message
 from aerobee.broker.grpc.names import group_name, topic_name
 from aerobee.broker.grpc.receipt_handle import Receipt
@@ -24,14 +25,16 @@ from aerobee.broker.grpc.receive_message import (
 from aerobee.broker.grpc.refusal import RpcRefused, status
 from aerobee.broker.grpc.rpc import ResponseStream, RpcContext
 from aerobee.broker.grpc.times import set_ms
+from aerobee.broker.lite.lite_group import lite_group
 from aerobee.client.base.topic_route import subscribe_queues
 from aerobee.client.consumer.pop_calls import ANSWER_MARGIN_S, NOTHING
-from aerobee.client.consumer.popped import decode_popped
+from aerobee.client.consumer.popped import decode_lite_popped, decode_popped
 from aerobee.errors import AerobeeError, RemoteError
 from aerobee.grpc.proto import messages as pb
 from aerobee.message import Record
 from aerobee.proxy.cluster import ProxyCluster
 from aerobee.proxy.handles import Handles
+from aerobee.proxy.lite import broker_client_id
 from aerobee.proxy.renewals import ProxyRenewals
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand, boolean_text
@@ -49,6 +52,7 @@ class Asked:
     topic: str
     group: str
     broker_name: str
+    code: RequestCode
     fields: dict[str, str]
     wait_ms: int
     ordered: bool
@@ -58,8 +62,9 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Popped:
-    """A message for the client."""
+    """A message for the client. `topic` is where its receipt is valid: the subscribed topic, or a lite topic's LMQ."""
 
+    topic: str
     receipt: Receipt
     record: Record
     message: pb.Message
@@ -68,10 +73,13 @@ class Popped:
 class ProxyReceives:
     """Serves ReceiveMessage."""
 
-    def __init__(self, cluster: ProxyCluster, handles: Handles, renewals: ProxyRenewals) -> None:
+    def __init__(
+        self, cluster: ProxyCluster, handles: Handles, renewals: ProxyRenewals, access: RpcAccess
+    ) -> None:
         self._cluster = cluster
         self._handles = handles
         self._renewals = renewals
+        self._access = access
         self._turn = 0
 
     async def receive(
@@ -85,6 +93,13 @@ class ProxyReceives:
             found = await asyncio.shield(pop)
         except asyncio.CancelledError:
             pop.add_done_callback(lambda done: self._unwanted(asked, done))
+            raise
+        try:
+            self._check_access(
+                context, asked.topic, asked.group
+            )  # the user may have lost the permission while the pop waited
+        except RpcRefused:
+            self._unwanted(asked, pop)
             raise
         kept = await self._kept(asked, found)
         if not kept:
@@ -107,10 +122,10 @@ class ProxyReceives:
                 if is_sent and not stream.is_cut_off:
                     if renews:
                         self._renewals.add(
-                            asked.group, context.client, context.peer.address, asked.topic, popped.receipt
+                            asked.group, context.client, context.peer.address, popped.topic, popped.receipt
                         )
                 else:
-                    self._handles.give_back(asked.group, asked.topic, popped.receipt)
+                    self._handles.give_back(asked.group, popped.topic, popped.receipt)
 
         context.peer.on_close(ended)
         if stream.is_over:
@@ -120,8 +135,13 @@ class ProxyReceives:
         for popped in kept:
             stream.push(pb.ReceiveMessageResponse(message=popped.message))
 
+    def _check_access(self, context: RpcContext, topic: str, group: str) -> None:
+        asked = RemotingCommand(RequestCode.POP_MESSAGE, {"topic": topic, "consumerGroup": group})
+        self._access.check(context.peer, context.metadata, asked)
+
     async def _asked(self, context: RpcContext, request: pb.ReceiveMessageRequest) -> Asked:
         topic, group = topic_name(request.message_queue.topic), group_name(request.group)
+        self._check_access(context, topic, group)
         if len(request.attempt_id) > ATTEMPT_ID_CHARS_MAX:
             text = f"attempt_id has {len(request.attempt_id)} characters, at most {ATTEMPT_ID_CHARS_MAX} are allowed"
             raise RpcRefused(pb.BAD_REQUEST, text)
@@ -141,40 +161,52 @@ class ProxyReceives:
         fields = {
             "consumerGroup": group,
             "topic": topic,
-            "queueId": str(ANY_QUEUE),
-            "maxMsgNums": str(min(max(1, request.batch_size), POP_COUNT_MAX)),
             "invisibleTime": str(hidden_ms),
             "pollTime": str(wait_ms),
             "bornTime": str(self._cluster.clock.now_ms()),
-            "initMode": INIT_FROM_MAX,
-            "expType": expression_type,
-            "exp": expression,
-            "order": boolean_text(config.consume_message_orderly),
             "bname": named,
         }
         if request.attempt_id:
             fields["attemptId"] = request.attempt_id
+        count, is_lite = str(min(max(1, request.batch_size), POP_COUNT_MAX)), lite_group(config) is not None
+        if is_lite:
+            fields |= {"clientId": broker_client_id(context.client), "maxMsgNum": count}
+        else:
+            fields |= {
+                "queueId": str(ANY_QUEUE),
+                "maxMsgNums": count,
+                "initMode": INIT_FROM_MAX,
+                "expType": expression_type,
+                "exp": expression,
+                "order": boolean_text(config.consume_message_orderly),
+            }
         return Asked(
             topic,
             group,
             named,
+            RequestCode.POP_LITE_MESSAGE if is_lite else RequestCode.POP_MESSAGE,
             fields,
             wait_ms,
-            ordered=config.consume_message_orderly,
+            ordered=is_lite or config.consume_message_orderly,
             tries_max=config.retry_max_times,
-            tags=wanted_tags(request.filter_expression),
+            tags=None if is_lite else wanted_tags(request.filter_expression),
         )
 
     async def _pop(self, asked: Asked) -> list[Popped]:
         session = self._cluster.session
         address = await session.broker_address(asked.broker_name, asked.topic)
-        request = RemotingCommand(RequestCode.POP_MESSAGE, dict(asked.fields))
+        request = RemotingCommand(asked.code, dict(asked.fields))
         answer = await session.call(address, request, timeout_s=asked.wait_ms / 1000 + ANSWER_MARGIN_S)
         if answer.code in NOTHING:
             return []
         if answer.code:
             raise RemoteError(answer.code, answer.remark or "")
-        popped = decode_popped(answer, asked.topic, asked.group, asked.broker_name)
+        is_lite = asked.code is RequestCode.POP_LITE_MESSAGE
+        popped = (
+            decode_lite_popped(answer, asked.topic, asked.broker_name)
+            if is_lite
+            else decode_popped(answer, asked.topic, asked.group, asked.broker_name)
+        )
         found = []
         for each, record in zip(popped, undamaged_records(answer.body), strict=True):
             if record is None:
@@ -182,8 +214,12 @@ class ProxyReceives:
             receipt = Receipt(each.handle, record.physical_offset)
             if asked.ordered:
                 record = replace(record, reconsume_times=each.times_before)
+            stored = asked.topic
+            if is_lite:
+                stored = each.pop_queue.topic
+                record = replace(record, queue_id=0, queue_offset=each.queue_offset)
             message = delivered_message(record, topic=asked.topic, receipt_handle=str(receipt))
-            found.append(Popped(receipt, record, message))
+            found.append(Popped(stored, receipt, record, message))
         return found
 
     async def _kept(self, asked: Asked, found: list[Popped]) -> list[Popped]:
@@ -206,4 +242,4 @@ class ProxyReceives:
     def _unwanted(self, asked: Asked, done: asyncio.Task[list[Popped]]) -> None:
         if not done.cancelled() and done.exception() is None:
             for popped in done.result():
-                self._handles.give_back(asked.group, asked.topic, popped.receipt)
+                self._handles.give_back(asked.group, popped.topic, popped.receipt)

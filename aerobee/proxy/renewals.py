@@ -7,6 +7,7 @@ client has works at another proxy until its first renewal.
 from __future__ import annotations
 
 import logging
+from functools import partial
 
 from aerobee.broker.grpc.receipt_handle import Receipt
 from aerobee.broker.grpc.renewal_table import Action, Client, RenewalTable, Renewed
@@ -14,6 +15,7 @@ from aerobee.broker.grpc.renewals import RETRY_MS
 from aerobee.client.base.tasks import Tasks
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, RemoteError
+from aerobee.proxy.background import Background
 from aerobee.proxy.handles import Handles
 
 log = logging.getLogger(__name__)
@@ -26,20 +28,29 @@ class ProxyRenewals:
 
     def __init__(self, handles: Handles, tasks: Tasks, clock: Clock) -> None:
         self._handles = handles
-        self._tasks = tasks
+        self._work = Background(tasks, "proxy-renewal")
         self._clock = clock
         self.table = RenewalTable()
+
+    @property
+    def waiting_count(self) -> int:
+        """Renewals that are due and wait for others."""
+        return len(self._work)
 
     async def run(self) -> None:
         """Renew until cancelled."""
         while True:
             await self._clock.sleep(LOOK_S)
-            for renewed, action in self.table.due(self._clock.now_ms()):
-                if action is Action.GIVE_BACK:
-                    self.table.remove(renewed)
-                    self._handles.give_back(renewed.group, renewed.topic, renewed.receipt)
-                else:
-                    self._tasks.spawn(self._renew(renewed), "proxy-renewal")
+            self.look()
+
+    def look(self) -> None:
+        """Begin what is due now."""
+        for renewed, action in self.table.due(self._clock.now_ms()):
+            if action is Action.GIVE_BACK:
+                self.table.remove(renewed)
+                self._handles.give_back(renewed.group, renewed.topic, renewed.receipt)
+            elif not self._work.add(partial(self._renew, renewed)):
+                self.table.failed(renewed, self._clock.now_ms() + RETRY_MS)
 
     def add(self, group: str, client: Client, address: str, topic: str, receipt: Receipt) -> None:
         """Renew a message that a client was given."""
@@ -55,6 +66,8 @@ class ProxyRenewals:
             self._handles.give_back(renewed.group, renewed.topic, renewed.receipt)
 
     async def _renew(self, renewed: Renewed) -> None:
+        if not renewed.is_kept:  # acknowledged while it waited
+            return
         receipt = renewed.receipt
         try:
             changed = await self._handles.change(renewed.group, renewed.topic, receipt, renewed.step_ms)

@@ -5,27 +5,34 @@ Source: RouteActivity (RocketMQ 5.5.0). Every broker has the endpoints that the 
 
 from __future__ import annotations
 
+from aerobee.broker.grpc.access import RpcAccess
 from aerobee.broker.grpc.names import echoed_topic, group_name
 from aerobee.broker.grpc.query_route import asked_endpoints, own_endpoints, route_queues
 from aerobee.broker.grpc.refusal import RpcRefused, status
 from aerobee.broker.grpc.rpc import RpcContext
+from aerobee.broker.lite.lite_group import lite_group
 from aerobee.client.base.topic_route import TopicRoute
 from aerobee.grpc.proto import messages as pb
 from aerobee.proxy.cluster import ProxyCluster
 from aerobee.remoting.body.route import QueueData
 from aerobee.remoting.body.topic_config import PERM_READ, PERM_WRITE, TopicConfig
+from aerobee.remoting.codes import RequestCode
+from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.protocol import ANY_QUEUE, MASTER_ID, TYPE_ATTRIBUTE
 
 
 class ProxyRoutes:
     """Serves both RPCs."""
 
-    def __init__(self, cluster: ProxyCluster) -> None:
+    def __init__(self, cluster: ProxyCluster, access: RpcAccess) -> None:
         self._cluster = cluster
+        self._access = access
 
     async def query_route(self, context: RpcContext, request: pb.QueryRouteRequest) -> pb.QueryRouteResponse:
         """The topic's queues at every broker. Raises RpcRefused, AerobeeError."""
         shown = echoed_topic(request.topic)
+        asked = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": shown.name})
+        self._access.check(context.peer, context.metadata, asked)
         route = await self._cluster.route(shown.name)
         kind = await self._cluster.message_type(shown.name)
         endpoints = _endpoints(context, request.endpoints)
@@ -49,8 +56,11 @@ class ProxyRoutes:
         """Every consumer gets every broker: its queues as one, or one by one for a group that consumes in order. Raises RpcRefused,
         AerobeeError."""
         shown, group = echoed_topic(request.topic), group_name(request.group)
+        asked = RemotingCommand(RequestCode.PULL_MESSAGE, {"topic": shown.name, "consumerGroup": group})
+        self._access.check(context.peer, context.metadata, asked)
         route = await self._cluster.route(shown.name)
-        in_order = (await self._cluster.group(group)).consume_message_orderly
+        config = await self._cluster.group(group)
+        in_order = config.consume_message_orderly and lite_group(config) is None
         endpoints = _endpoints(context, request.endpoints)
         assignments = []
         for data in route.queue_datas:

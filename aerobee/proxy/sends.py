@@ -14,6 +14,7 @@ import asyncio
 from collections.abc import Callable
 from typing import NamedTuple
 
+from aerobee.broker.grpc.access import RpcAccess
 from aerobee.broker.grpc.message_checks import check_message
 from aerobee.broker.grpc.message_form import stored_body, stored_properties
 from aerobee.broker.grpc.names import topic_name
@@ -40,6 +41,7 @@ from aerobee.proxy.cluster import ProxyCluster
 from aerobee.queue_choice import group_queue
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand, boolean_text
+from aerobee.store.queue.queue_table import MULTI_DISPATCH
 from aerobee.system_names import AUTO_CREATE_TEMPLATE
 
 PROXIED_BODY_BYTES_MAX = 4 * 1024 * 1024  # maxMessageSize of RocketMQ's proxy
@@ -82,9 +84,16 @@ def _is_number(word: str) -> bool:
 class ProxySends:
     """Serves the three RPCs."""
 
-    def __init__(self, cluster: ProxyCluster, *, note_producer: Callable[[RpcContext, str], None]) -> None:
+    def __init__(
+        self,
+        cluster: ProxyCluster,
+        *,
+        access: RpcAccess,
+        note_producer: Callable[[RpcContext, str], None],
+    ) -> None:
         """`note_producer` is called with a client that sends a half message, and its topic."""
         self._cluster = cluster
+        self._access = access
         self._note_producer = note_producer
         self._turn = 0
         self._avoided: dict[str, float] = {}
@@ -93,6 +102,8 @@ class ProxySends:
         """Store the messages, each by itself: in their order if they have a message group. Raises RpcRefused, AerobeeError."""
         bodies = self._checked(request)
         topic = topic_name(request.messages[0].topic)
+        for message in request.messages:
+            self._check_access(context, topic, message)
         await self._check_types(topic, request)
         queues = publish_queues(await self._cluster.route(topic))
         if not queues:
@@ -128,6 +139,14 @@ class ProxySends:
                 raise RpcRefused(pb.MESSAGE_BODY_TOO_LARGE, text)
         return bodies
 
+    def _check_access(self, context: RpcContext, topic: str, message: pb.Message) -> None:
+        """Raises RpcRefused. A message may name LMQs, which need a permission, too."""
+        fields = {"b": topic}
+        if MULTI_DISPATCH in message.user_properties:
+            fields["i"] = encode_properties(stored_properties(message, topic)[0])
+        asked = RemotingCommand(RequestCode.SEND_MESSAGE_V2, fields)
+        self._access.check(context.peer, context.metadata, asked)
+
     async def _check_types(self, topic: str, request: pb.SendMessageRequest) -> None:
         if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
             return
@@ -138,9 +157,10 @@ class ProxySends:
                 text = f"TopicMessageType validate failed, the expected type is {expected}, but actual type is {actual}"
                 raise RpcRefused(pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, text)
 
-    def _queue(self, queues: tuple[MessageQueue, ...], message_group: str) -> MessageQueue:
-        if message_group:
-            return queues[group_queue(message_group, len(queues))]
+    def _queue(self, queues: tuple[MessageQueue, ...], in_order: str) -> MessageQueue:
+        """`in_order`: the message group or the lite topic, whose messages go to one queue."""
+        if in_order:
+            return queues[group_queue(in_order, len(queues))]
         now = self._cluster.clock.monotonic()
         for _ in queues:
             self._turn = (self._turn + 1) % len(queues)
@@ -152,7 +172,7 @@ class ProxySends:
         self, topic: str, queues: tuple[MessageQueue, ...], message: pb.Message, body: bytes
     ) -> pb.SendResultEntry:
         system = message.system_properties
-        queue = self._queue(queues, system.message_group)
+        queue = self._queue(queues, system.message_group or system.lite_topic)
         properties, sys_flag = stored_properties(message, topic)
         born_ms = timestamp_ms(system.born_timestamp) if system.HasField("born_timestamp") else 0
         fields = {
@@ -204,6 +224,8 @@ class ProxySends:
     async def end(self, context: RpcContext, request: pb.EndTransactionRequest) -> pb.EndTransactionResponse:
         """Commit or roll back. Raises RpcRefused, AerobeeError."""
         topic = topic_name(request.topic)
+        ended = RemotingCommand(RequestCode.END_TRANSACTION, {"topic": topic})
+        self._access.check(context.peer, context.metadata, ended)
         if not request.transaction_id.strip():
             raise RpcRefused(pb.INVALID_TRANSACTION_ID, "transaction id cannot be empty")
         found = parse_transaction_id(request.transaction_id)
@@ -228,6 +250,8 @@ class ProxySends:
     async def recall(self, context: RpcContext, request: pb.RecallMessageRequest) -> pb.RecallMessageResponse:
         """Recall a timer message that is not delivered yet. Raises RpcRefused, AerobeeError."""
         topic = topic_name(request.topic)
+        recalled = RemotingCommand(RequestCode.RECALL_MESSAGE, {"topic": topic})
+        self._access.check(context.peer, context.metadata, recalled)
         kind = await self._cluster.message_type(topic)
         if kind not in ("DELAY", MIXED):
             text = f"TopicMessageType validate failed, the expected type is {kind}, but actual type is DELAY"

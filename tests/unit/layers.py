@@ -56,6 +56,7 @@ ALLOWED_SIDEWAYS = {
     ("console", "ops"),
     ("contrib", "console"),
     ("contrib", "ops"),
+    ("ops", "proxy"),
     ("ops", "testing"),
     ("ops", "simulation"),
     ("simulation", "testing"),

@@ -159,7 +159,7 @@ LOADED_WHEN_WANTED = {
     "ops/options/completion.py": {"aerobee.client.session.contexts", "aerobee.ops.options.clients"},
     "ops/servers/nameserver.py": {"aerobee.ops.servers.controller"},
     "ops/terminal/run.py": {"uvloop"},
-    "ops/settings/settings.py": {"aerobee.ha.controller.config"},
+    "ops/settings/settings.py": {"aerobee.ha.controller.config", "aerobee.proxy.config"},
     "ops/terminal/output.py": {"rich.console", "rich.table"},
     "spark/html_page.py": {"plotly.graph_objects", "plotly.offline"},
     "ops/options/shared_options.py": {"aerobee.client.base.config", "aerobee.client.session.contexts"},

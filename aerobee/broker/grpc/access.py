@@ -48,6 +48,11 @@ class RpcAccess:
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether every call must prove its user."""
+        return self._gate.is_closed
+
     def check(self, peer: Peer, metadata: Mapping[str, str], request: RemotingCommand) -> None:
         """Sign `request`, and return if its user may make it. Raises RpcRefused (UNAUTHORIZED)."""
         if self._gate.is_closed:

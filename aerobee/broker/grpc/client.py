@@ -64,6 +64,11 @@ class GrpcClient(Peer):
                     future.set_exception(self._lost("the command"))
 
     @property
+    def is_closed(self) -> bool:
+        """Whether it has left every group."""
+        return self._is_closed
+
+    @property
     def has_stream(self) -> bool:
         """Whether a Telemetry stream is open."""
         return self._stream is not None and not self._stream.is_over

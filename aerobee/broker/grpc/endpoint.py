@@ -22,7 +22,7 @@ from aerobee.broker.grpc.connections import (
 from aerobee.broker.grpc.lite_rpcs import LiteRpcs
 from aerobee.broker.grpc.native_sends import Http2Bursts, send_settings
 from aerobee.broker.grpc.pop_rpcs import PopServices, make_pop_rpcs, make_renewals
-from aerobee.broker.grpc.pull_rpcs import PullRpcs
+from aerobee.broker.grpc.pull_rpcs import OwnQueues, PullRpcs
 from aerobee.broker.grpc.query_route import RouteRpcs
 from aerobee.broker.grpc.requests import BrokerRequests
 from aerobee.broker.grpc.rpc import Rpc, bidirectional, streaming, unary
@@ -174,7 +174,7 @@ def make_rpcs(
     )
     ends = TransactionRpcs(table=transactions, topics=parts.topics, requests=requests, access=access)
     lites = LiteRpcs(lite=consuming.lite, clients=clients, renewals=renewals, access=access)
-    pulls = PullRpcs(topics=parts.topics, requests=requests, access=access, clock=parts.clock)
+    pulls = PullRpcs(queues=OwnQueues(parts.topics, requests), access=access, clock=parts.clock)
     return (
         unary("QueryRoute", routes.query_route),
         unary("QueryAssignment", routes.query_assignment),

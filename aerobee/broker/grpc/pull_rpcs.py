@@ -7,6 +7,8 @@ the filter left none, ILLEGAL_OFFSET when the queue has no such offset.
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from aerobee.broker.grpc.access import RpcAccess
 from aerobee.broker.grpc.message_form import delivered_message
 from aerobee.broker.grpc.names import group_name, topic_name
@@ -30,21 +32,53 @@ DEADLINE_SLACK_MS = 500  # an answer needs that long before the client's deadlin
 _NOT_FOUND = frozenset({ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY})
 
 
+class QueueRequests(Protocol):
+    """Makes requests about a queue: to the broker's handlers, or from a proxy to the queue's broker.
+
+    A protocol, because the proxy, which has the other implementation, lies above.
+    """
+
+    async def topic(self, name: str, broker_name: str) -> TopicConfig | None:
+        """The topic at the queue's broker, None if it has no such topic. Raises RpcRefused, RemoteError."""
+        ...
+
+    async def reply(
+        self, context: RpcContext, broker_name: str, code: int, ext: dict[str, str], *, hold_ms: int = 0
+    ) -> RemotingCommand:
+        """The reply, whatever its code. Raises RemoteError, RpcRefused."""
+        ...
+
+
+class OwnQueues:
+    """The queues of this broker: a QueueRequests. The broker that a request names is not looked at."""
+
+    def __init__(self, topics: TopicTable, requests: BrokerRequests) -> None:
+        self._topics = topics
+        self._requests = requests
+
+    async def topic(self, name: str, broker_name: str) -> TopicConfig | None:
+        """As QueueRequests."""
+        return self._topics.get(name)
+
+    async def reply(
+        self, context: RpcContext, broker_name: str, code: int, ext: dict[str, str], *, hold_ms: int = 0
+    ) -> RemotingCommand:
+        """As QueueRequests."""
+        return await self._requests.reply(context, code, ext)
+
+
 class PullRpcs:
     """Serves the four RPCs."""
 
-    def __init__(
-        self, *, topics: TopicTable, requests: BrokerRequests, access: RpcAccess, clock: Clock
-    ) -> None:
-        self._topics = topics
-        self._requests = requests
+    def __init__(self, *, queues: QueueRequests, access: RpcAccess, clock: Clock) -> None:
+        self._queues = queues
         self._access = access
         self._clock = clock
 
     async def pull(self, context: RpcContext, request: pb.PullMessageRequest, stream: ResponseStream) -> None:
         """Send what the queue has from the offset on; wait for it if asked to. Raises RpcRefused, RemoteError."""
         group = group_name(request.group)
-        topic, queue_id = self._queue(request.message_queue, "PULL_MESSAGE", context, group)
+        topic, queue_id = await self._queue(request.message_queue, "PULL_MESSAGE", context, group)
         if not 0 <= request.offset <= OFFSET_MAX:
             raise RpcRefused(pb.ILLEGAL_OFFSET, f"offset {request.offset} is below 0")
         hold_ms = self._hold_ms(context, request)
@@ -62,7 +96,8 @@ class PullRpcs:
             "subVersion": "0",
             "commitOffset": "0",
         }
-        reply = await self._requests.reply(context, RequestCode.PULL_MESSAGE, ext)
+        broker = request.message_queue.broker.name
+        reply = await self._queues.reply(context, broker, RequestCode.PULL_MESSAGE, ext, hold_ms=hold_ms)
         if reply.code == ResponseCode.SUCCESS:
             await stream.send(pb.PullMessageResponse(status=status()))
             for record in decode_records(reply.body, check_crc=False):
@@ -84,20 +119,20 @@ class PullRpcs:
     ) -> pb.UpdateOffsetResponse:
         """Store where the group continues. Raises RpcRefused, RemoteError."""
         group = group_name(request.group)
-        topic, queue_id = self._queue(request.message_queue, "UPDATE_CONSUMER_OFFSET", context, group)
+        topic, queue_id = await self._queue(request.message_queue, "UPDATE_CONSUMER_OFFSET", context, group)
         if request.offset < 0:
             raise RpcRefused(pb.ILLEGAL_OFFSET, f"offset {request.offset} is below 0")
         ext = {**_offset_fields(group, topic, queue_id), "commitOffset": str(request.offset)}
-        await self._requests.ask(context, RequestCode.UPDATE_CONSUMER_OFFSET, ext)
+        await self._ask(context, request.message_queue, RequestCode.UPDATE_CONSUMER_OFFSET, ext)
         return pb.UpdateOffsetResponse(status=status())
 
     async def get_offset(self, context: RpcContext, request: pb.GetOffsetRequest) -> pb.GetOffsetResponse:
         """The group's committed offset. Raises RpcRefused, RemoteError."""
         group = group_name(request.group)
-        topic, queue_id = self._queue(request.message_queue, "QUERY_CONSUMER_OFFSET", context, group)
+        topic, queue_id = await self._queue(request.message_queue, "QUERY_CONSUMER_OFFSET", context, group)
         ext = {**_offset_fields(group, topic, queue_id), "setZeroIfNotFound": "false"}
         try:
-            reply = await self._requests.ask(context, RequestCode.QUERY_CONSUMER_OFFSET, ext)
+            reply = await self._ask(context, request.message_queue, RequestCode.QUERY_CONSUMER_OFFSET, ext)
         except RemoteError as error:
             if error.code == ResponseCode.QUERY_NOT_FOUND:
                 raise RpcRefused(pb.OFFSET_NOT_FOUND, "the group has no offset of this queue") from error
@@ -111,23 +146,31 @@ class PullRpcs:
         policy = request.query_offset_policy
         codes = {pb.BEGINNING: RequestCode.GET_MIN_OFFSET, pb.END: RequestCode.GET_MAX_OFFSET}
         code = codes.get(policy, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP)
-        topic, queue_id = self._queue(request.message_queue, code.name, context)
+        topic, queue_id = await self._queue(request.message_queue, code.name, context)
         ext = {"topic": topic, "queueId": str(queue_id)}
         if code is RequestCode.SEARCH_OFFSET_BY_TIMESTAMP:
             if not request.HasField("timestamp"):
                 raise RpcRefused(pb.BAD_REQUEST, "the query by TIMESTAMP has no timestamp")
             ext["timestamp"] = str(max(0, timestamp_ms(request.timestamp)))
-        reply = await self._requests.ask(context, code, ext)
+        reply = await self._ask(context, request.message_queue, code, ext)
         return pb.QueryOffsetResponse(status=status(), offset=reply.integer("offset"))
 
-    def _queue(
+    async def _ask(
+        self, context: RpcContext, queue: pb.MessageQueue, code: RequestCode, ext: dict[str, str]
+    ) -> RemotingCommand:
+        reply = await self._queues.reply(context, queue.broker.name, code, ext)
+        if reply.code != ResponseCode.SUCCESS:
+            raise RemoteError(reply.code, reply.remark or "")
+        return reply
+
+    async def _queue(
         self, queue: pb.MessageQueue, code: str, context: RpcContext, group: str = ""
     ) -> tuple[str, int]:
         """Topic and queue id at the broker. The user is checked before anything is looked up. Raises RpcRefused."""
         name = topic_name(queue.topic)
         ext = {"topic": name, "consumerGroup": group} if group else {"topic": name}
         self._access.check(context.peer, context.metadata, RemotingCommand(RequestCode[code], ext))
-        topic = self._topics.get(name)
+        topic = await self._queues.topic(name, queue.broker.name)
         if topic is None:
             raise RpcRefused(pb.TOPIC_NOT_FOUND, f"the topic {name} does not exist")
         queue_id = queue_at_broker(topic, queue.id)

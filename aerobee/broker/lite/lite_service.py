@@ -47,6 +47,7 @@ from aerobee.store.queue.queue_table import LMQ_QUEUE_ID
 SUBSCRIPTIONS_MAX = 100_000  # maxLiteSubscriptionCount
 SUBSCRIBERS_MAX = 100_000  # clients of all groups
 QUOTA_SLACK = 300  # lite topics of one request above the client's quota
+WILDCARD_REFUSED = "subscribe lite operation is not supported for this group"
 SILENT_MS = 180_000  # liteSubscriptionCheckTimeoutMills
 
 
@@ -191,8 +192,7 @@ class LiteService:
         table = self.subscriptions
         is_complete = asked.action is SyncAction.COMPLETE_ADD
         if group.is_wildcard and not is_complete:
-            text = "subscribe lite operation is not supported for this group"
-            raise Refused(Reason.LITE_TOPIC_NOT_BOUND, text)
+            raise Refused(Reason.LITE_TOPIC_NOT_BOUND, WILDCARD_REFUSED)
         known = table.get(group.name, asked.client_id)
         had: Iterable[str] = () if known is None else known.lmqs
         new = [lmq for lmq in dict.fromkeys(lmqs) if lmq not in had]

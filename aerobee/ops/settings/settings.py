@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from aerobee.ha.controller.config import (
         ControllerConfig,  # imported only where a controller's settings are read
     )
+    from aerobee.proxy.config import ProxyConfig
 
 PROFILES: Mapping[str, Mapping[str, str]] = {
     "development": {},
@@ -109,6 +110,22 @@ def controller_kinds() -> tuple[type[Any], ...]:
     from aerobee.ha.controller.config import ControllerConfig
 
     return ControllerConfig, TlsSettings
+
+
+def proxy_kinds() -> tuple[type[Any], ...]:
+    """The dataclasses of a proxy's settings, as NAMESERVER_KINDS; imported on demand, because no other server needs them."""
+    from aerobee.proxy.config import ProxyConfig
+
+    return ProxyConfig, TlsSettings, AccessConfig
+
+
+@dataclass(frozen=True, slots=True)
+class ProxySettings:
+    """All settings of a proxy process."""
+
+    proxy: ProxyConfig
+    tls: TlsSettings
+    access: AccessConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +224,25 @@ def controller_settings(
     return ControllerSettings(build(ControllerConfig, settings), build(TlsSettings, settings))
 
 
+def proxy_settings(
+    *,
+    path: str | None = None,
+    assignments: Sequence[str] = (),
+    flags: Mapping[str, Setting] | None = None,
+    environ: Mapping[str, str] = os.environ,
+    note: Callable[[str], None] = lambda _: None,
+) -> ProxySettings:
+    """Read a proxy's settings. Raises ConfigError."""
+    from aerobee.proxy.config import ProxyConfig
+
+    settings = _gather(
+        path, "development", assignments, flags or {}, environ, proxy_kinds(), frozenset(), note
+    )
+    return ProxySettings(
+        build(ProxyConfig, settings), build(TlsSettings, settings), build(AccessConfig, settings)
+    )
+
+
 def _gather(
     path: str | None,
     profile: str,
@@ -252,9 +288,7 @@ def _refuse_unknown(
     rocketmq_keys: frozenset[str],
     note: Callable[[str], None],
 ) -> None:
-    server = (
-        "broker" if BrokerConfig in kinds else "nameserver" if NameServerConfig in kinds else "controller"
-    )
+    server = next(iter(kinds)).__name__.removesuffix("Config").lower()  # the first kind is the server's own
     unused: list[str] = []
     for unknown in unknown_keys(written, kinds):
         if unknown.key in rocketmq_keys:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -11,6 +12,7 @@ from aerobee.client.base.config import Compression, ProducerConfig
 from aerobee.grpc.proto import messages as pb
 from aerobee.testing import LocalCluster
 from tests.integration.grpc.client import GrpcClient, message, until
+from tests.integration.grpc.through import BOTH, served
 
 GROUP = pb.Resource(name="readers")
 
@@ -31,6 +33,12 @@ async def send(client: GrpcClient, body: bytes, tag: str = "") -> None:
     if tag:
         made.system_properties.tag = tag
     assert (await client("SendMessage", pb.SendMessageRequest(messages=[made]))).status.code == pb.OK
+
+
+@pytest.fixture(params=BOTH)
+async def client(orders: LocalCluster, request: pytest.FixtureRequest) -> AsyncIterator[GrpcClient]:
+    async with served(orders, request.param) as address, GrpcClient(address) as made:
+        yield made
 
 
 @pytest.fixture
@@ -90,6 +98,9 @@ async def test_a_pull_that_finds_nothing_says_so(orders: LocalCluster, client: G
     assert (first.status.code, last.next_offset) == (pb.ILLEGAL_OFFSET, 0)
 
 
+@pytest.mark.parametrize(
+    "client", ["broker"], indirect=True
+)  # through a proxy the broker holds it on, for at most 20 s
 async def test_a_cancelled_pull_is_not_held_on(orders: LocalCluster, client: GrpcClient) -> None:
     waiting = asyncio.create_task(client.stream("PullMessage", pull(polling_s=20), timeout=30))
     await until(lambda: orders.broker().pending_pulls.count == 1)

@@ -10,7 +10,8 @@ import grpc
 import pytest
 
 from aerobee.grpc.proto import messages as pb
-from aerobee.proxy.server import ProxyConfig, ProxyServer
+from aerobee.proxy.config import ProxyConfig
+from aerobee.proxy.server import ProxyServer
 from aerobee.testing import LocalCluster
 from tests.integration.grpc.client import SERVICE, GrpcClient
 from tests.integration.grpc.test_damaged_requests import CODES, damaged, filled

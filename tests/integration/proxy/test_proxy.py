@@ -10,22 +10,24 @@ import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
-import grpc
 import pytest
 
 from aerobee import Message
+from aerobee.access.config import AccessConfig
 from aerobee.client.base.config import ClientConfig
 from aerobee.errors import ConfigError
 from aerobee.grpc.frame_scanner import PREFACE
 from aerobee.grpc.proto import messages as pb
+from aerobee.proxy.config import ProxyConfig, check_trust
 from aerobee.proxy.sends import TransactionId, parse_transaction_id
-from aerobee.proxy.server import ProxyConfig, ProxyServer
+from aerobee.proxy.server import ProxyServer
 from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.protocol import TYPE_ATTRIBUTE
 from aerobee.testing import LocalCluster
 from tests.integration.grpc.client import GrpcClient, message, until
 
+INNER = '{"accessKey":"proxy","secretKey":"secret"}'
 BROKER = {"recallMessageEnable": True, "transactionCheckInterval": 300, "transactionTimeOut": 300}
 
 
@@ -357,13 +359,6 @@ async def test_a_message_of_remoting_is_renewed_until_it_is_acknowledged(
     assert len(renewals.table) == 0
 
 
-async def test_rpcs_that_a_proxy_does_not_serve_are_unimplemented(client: GrpcClient) -> None:
-    for name in ("PullMessage", "SyncLiteSubscription"):
-        with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await client(name, getattr(pb, f"{name}Request")())
-        assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
-
-
 async def test_a_proxy_ends_with_its_calls_answered(cluster: LocalCluster) -> None:
     proxy = ProxyServer(ProxyConfig(nameservers=cluster.nameserver_address, host="127.0.0.1", port=0))
     await proxy.start()
@@ -373,12 +368,18 @@ async def test_a_proxy_ends_with_its_calls_answered(cluster: LocalCluster) -> No
     assert proxy.traffic.connection_count == 0
 
 
-def test_a_proxy_that_signs_serves_this_machine_only_unless_told() -> None:
+@pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1"])
+def test_a_proxy_does_not_lend_its_user_unless_told(host: str) -> None:
+    """A balancer on the same machine reaches a loopback address for clients of every address."""
     signing = ClientConfig(access_key="proxy", secret_key="secret")
+    config = ProxyConfig(host=host)
     with pytest.raises(ConfigError, match="--trust-clients"):
-        ProxyConfig(nameservers="127.0.0.1:9876", client=signing)
-    assert ProxyConfig(nameservers="127.0.0.1:9876", client=signing, host="127.0.0.1").host == "127.0.0.1"
-    assert ProxyConfig(nameservers="127.0.0.1:9876", client=signing, trusts_clients=True).trusts_clients
+        ProxyServer(config, client=signing)
+    with pytest.raises(ConfigError, match="--trust-clients"):
+        ProxyServer(config, access=AccessConfig(inner_client_authentication_credentials=INNER))
+    check_trust(ProxyConfig(host=host, trusts_clients=True), AccessConfig(), signing)
+    check_trust(config, AccessConfig(acl_enable=True), signing)
+    check_trust(config, AccessConfig(), ClientConfig())
 
 
 async def test_the_command_serves_until_it_is_stopped(cluster: LocalCluster) -> None:

@@ -1,0 +1,94 @@
+"""What a proxy does in the background is bounded: renewals and messages that are given back."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from aerobee.broker.grpc.receipt_handle import Receipt
+from aerobee.client.base.tasks import Tasks
+from aerobee.clock import ManualClock
+from aerobee.proxy import background
+from aerobee.proxy.background import AT_ONCE, Background
+from aerobee.proxy.renewals import ProxyRenewals
+from aerobee.remoting.body.pop_handle import Handle
+from tests.waiting import wait_until
+
+COUNT = 2_000
+
+
+class SlowBroker:
+    """Handles whose changes wait for a permission each."""
+
+    def __init__(self) -> None:
+        self.going = asyncio.Semaphore(0)
+        self.running = self.most = self.changed = 0
+
+    async def change(self, group: str, topic: str, receipt: Receipt, invisible_ms: int) -> Receipt:
+        self.running += 1
+        self.most = max(self.most, self.running)
+        await self.going.acquire()
+        self.running -= 1
+        self.changed += 1
+        handle = receipt.handle
+        return Receipt(
+            Handle(
+                handle.start_offset,
+                handle.pop_time + 60_000,
+                invisible_ms,
+                0,
+                "0",
+                "b",
+                0,
+                handle.queue_offset,
+            ),
+            1,
+        )
+
+
+async def settled() -> None:
+    """Until every task waits."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def test_renewals_due_at_once_are_bounded() -> None:
+    clock, tasks, broker = ManualClock(), Tasks(), SlowBroker()
+    handles: Any = broker
+    renewals = ProxyRenewals(handles, tasks, clock)
+    for offset in range(COUNT):
+        receipt = Receipt(Handle(0, clock.now_ms(), 60_000, 0, "0", "b", 0, offset), 1)
+        renewals.add("g", ("c", ""), "", "t", receipt)
+    clock.advance(55)
+    renewals.look()
+    await settled()
+    assert (broker.running, renewals.waiting_count) == (AT_ONCE, COUNT - AT_ONCE)
+    renewals.look()
+    await settled()
+    assert renewals.waiting_count == COUNT - AT_ONCE, "they are not due twice"
+    gone = next(reversed(renewals.table._by_key.values()))
+    renewals.table.remove(gone)
+    for _ in range(COUNT):
+        broker.going.release()
+    await wait_until(lambda: not renewals.waiting_count and not broker.running)
+    assert (broker.most, broker.changed) == (AT_ONCE, COUNT - 1)
+    await tasks.close()
+
+
+async def test_work_beyond_the_bound_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "WAITING_MAX", 3)
+    tasks, done = Tasks(), []
+    work = Background(tasks, "test")
+
+    async def piece() -> None:
+        done.append(len(done))
+
+    assert [work.add(piece) for _ in range(4)] == [True, True, True, False]
+    await settled()
+    assert (len(done), len(work), work.running_count) == (3, 0, 0)
+    assert work.add(piece)
+    await settled()
+    assert len(done) == 4
+    await tasks.close()
