@@ -43,7 +43,7 @@ class Checkpointing:
         self._record_time = record_time
         self._bounds = BoundsKeeper(boot_id=disk.boot_id, file_sizes=config.file_sizes)
 
-    def next(self, queues_bound: int, *, is_closed: bool = False) -> Checkpoint:
+    def next(self, queues_bound: int, *, is_closed: bool = False, is_cut: bool = False) -> Checkpoint:
         """The durable bounds; `queues_bound`: the queue and index entries of every record before it are."""
         files, appender = self._files, self._appender
         return next_checkpoint(
@@ -57,7 +57,7 @@ class Checkpointing:
             index_timestamp=files.index.settled_timestamp,
             open_index=None if is_closed else files.index.open_file,
             queue_bounds=self._bounds.encoded(
-                files.table.queues, files.log, files.index, self._flushed.value, now=is_closed
+                files.table.queues, files.log, files.index, self._flushed.value, now=is_closed or is_cut
             ),
         )
 
@@ -77,7 +77,8 @@ class Checkpointing:
         """As sync_all(), after the end of the log was truncated: the previous bounds must be replaced. Raises OSError."""
         flusher = self._files.queue_flusher
         flusher.sync_all()
-        self._files.checkpoints.must_write(self.next(flusher.bound(self._files.log.end)))
+        self._bounds.forget_all()
+        self._files.checkpoints.must_write(self.next(flusher.bound(self._files.log.end), is_cut=True))
 
     def finish(self) -> None:
         """The last sync, after that of the log: from here on a start finds a store that was closed in order. Raises OSError."""

@@ -84,6 +84,25 @@ def test_a_cut_is_pending_until_what_belongs_to_it_is_done() -> None:
     assert world.store.pending_cut is None
 
 
+@pytest.mark.parametrize("loses_power", [False, True])
+def test_queues_end_at_the_cut_after_a_crash(loses_power: bool) -> None:
+    """The checkpoint knew where the queues ended before, and a later end waited for a flush of the log."""
+    world, start, _ = begun()
+    world.store.flush_now()
+    world.store.flush_queues_now()
+    store = world.store
+    store.append(world.message(*KEY))
+    store.flush_queues_now()
+    assert store.unflushed_bytes
+    asyncio.run(cut(world, start))
+    world.disk.power_loss() if loses_power else world.disk.crash()
+    world.start()
+    queue = world.store.queues[KEY]
+    assert (world.store.log.end, queue.max_offset) == (start, 5)
+    new = append(world, 2)
+    assert list(queue_of(world).values())[-2:] == new
+
+
 def test_a_log_that_another_program_wrote_to_is_not_cut() -> None:
     world, start, _ = begun()
     world.store._files.cut_intent.begin(start, world.store.log)

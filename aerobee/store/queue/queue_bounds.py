@@ -177,6 +177,15 @@ class BoundsKeeper:
         ends = log.min_offset, log.end, index.last_physical_offset
         return QueueBounds(*ends, self._boot_id, self._file_sizes, bounds)
 
+    def forget_all(self) -> None:
+        """The end of the log was truncated: queues may end earlier now than was recorded, also in bounds that still wait for
+        a flush of the log. Recovery would pad them with holes up to their former ends.
+        """
+        self._durable = QueueBounds(boot_id=self._boot_id, file_sizes=self._file_sizes)
+        self._encoded = self._durable.encode()
+        self._pending = None
+        self._seen = (-1, -1, -1)
+
     def forget(self, keys: Iterable[Key]) -> None:
         """Forget deleted queues, so that recovery does not miss them."""
         gone = set(keys)
