@@ -6,7 +6,7 @@ import random
 
 from aerobee.broker.assembly.grpc_packages import grpc_is_installed
 from aerobee.simulation.node import Settings
-from aerobee.simulation.traffic import WAYS, Kind, Traffic
+from aerobee.simulation.traffic import WAYS, Kind, Traffic, Way
 
 # number of successive seeds that share two starts: one for the even seeds, one for the odd seeds
 SHARED_STARTS = 32
@@ -27,6 +27,7 @@ REPLICAS = (
     (False, 3, 2),
 )
 KINDS = tuple(Kind)
+_READ_IN_EACH_WAY = tuple(kind for kind in KINDS if WAYS[kind] == tuple(Way))
 ROUND_STARTS = len(KINDS) * len(STREAM_COUNTS) // sum(STREAM_COUNTS)
 # A log of 64 KiB takes 0.07 or 0.33 s to read, as a log of some GiB does on a real machine.
 BYTE_COSTS_S = (0.0, 0.0, 1e-6, 5e-6)
@@ -39,7 +40,6 @@ def drawn_settings(seed: int) -> Settings:
     all_acks, in_sync, min_in_sync = rng.choice(REPLICAS)
     waits = rng.random() >= ALONE_SHARE
     features = waits and rng.random() < FEATURES_SHARE
-    kinds = _kinds(seed)
     return Settings(
         sync_disk=bool(seed % 2),
         waits_for_replicas=waits,
@@ -54,16 +54,19 @@ def drawn_settings(seed: int) -> Settings:
         byte_cost_s=random.Random(f"costs {seed}").choice(BYTE_COSTS_S),
         has_passing_topic=rng.random() < PASSING_SHARE,
         changes_masters=True,
-        streams=tuple(Traffic(kind, rng.choice(WAYS[kind])) for kind in kinds),
+        streams=_streams(seed),
     )
 
 
-def _kinds(seed: int) -> list[Kind]:
-    """The kinds of the streams of this start: drawn in rounds, because a draw for each start leaves out kinds for hundreds
-    of runs.
+def _streams(seed: int) -> tuple[Traffic, ...]:
+    """The streams of this start. Kinds of messages and of consumption are drawn in rounds, because a draw for each start
+    leaves out some of them for hundreds of runs: a round has every kind of message once, and every kind of consumption.
     """
     number, index = divmod(seed // SHARED_STARTS * 2 + seed % 2, ROUND_STARTS)
     order = random.Random(f"kinds {number}").sample(KINDS, len(KINDS))
     counts = [STREAM_COUNTS[each % len(STREAM_COUNTS)] for each in range(index + 1)]
     end = sum(counts)
-    return order[end - counts[-1] : end]
+    rng = random.Random(f"consumption {number}")
+    ways = dict(zip(_READ_IN_EACH_WAY, rng.sample(tuple(Way), len(Way)), strict=True))
+    drawn = {kind: ways[kind] if kind in ways else rng.choice(WAYS[kind]) for kind in KINDS}
+    return tuple(Traffic(kind, drawn[kind]) for kind in order[end - counts[-1] : end])

@@ -27,6 +27,7 @@ from aerobee.simulation.party import Party
 from aerobee.simulation.simulated_loop import SimulatedClock
 from aerobee.simulation.simulated_network import SimulatedNetwork
 from aerobee.simulation.task import INVISIBLE_S, POP_GROUP, TASKS, Task
+from aerobee.simulation.traffic import Way
 
 TASK_QUEUES = 2
 LEVELS_S = (1.0, 5.0)  # of delay levels 1 and 2
@@ -239,9 +240,9 @@ class Features(Party):
                         continue
                     task.done_at_s = min(task.done_at_s, self._clock.monotonic())
 
-    def received(self, body: bytes, now: float) -> Task | None:
-        """A member of the group has received a message. Returns None for one that was never sent."""
-        self._on_use("simple")
+    def received(self, body: bytes, now: float, way: str = Way.SIMPLE.value) -> Task | None:
+        """A member of the group has received a message by this kind of consumption. Returns None for one that was never sent."""
+        self._on_use(way)
         task = self.tasks.get(body)
         if task is None:
             self._break(Checker.NOTHING_UNSENT, f"{body!r} was popped, but never sent")

@@ -17,7 +17,7 @@ from aerobee.network import Network
 from aerobee.simulation.grpc_calls import CallFailed, GrpcCalls
 from aerobee.simulation.names import BROKER_PORT, BROKERS, LOCAL, PORT_STEP
 from aerobee.simulation.simulated_loop import SimulatedClock
-from aerobee.simulation.task import INVISIBLE_S, POP_GROUP, TASKS, Task, TaskTable
+from aerobee.simulation.task import GRPC, INVISIBLE_S, POP_GROUP, TASKS, Task, TaskTable
 
 RECEIVED_INVISIBLE_S = 10.0  # the least that ReceiveMessage takes
 POLL_S, CALL_TIMEOUT_S, CONNECT_TIMEOUT_S = 2.0, 5.0, 1.0
@@ -84,7 +84,7 @@ async def send_tasks(
     try:
         while is_sending():
             await pause(rng.uniform(0.05, SEND_PAUSE_S_MAX))
-            task = features.new_task("grpc")
+            task = features.new_task(GRPC)
             message = pb.Message(topic=pb.Resource(name=TASKS), body=task.body)
             system = message.system_properties
             system.message_id = task.body.decode()
@@ -131,7 +131,7 @@ async def receive_tasks(
                 continue
             now = clock.monotonic()
             for frame in frames[1:-1]:
-                task = features.received(frame.message.body, now)
+                task = features.received(frame.message.body, now, GRPC)
                 if task is not None:
                     await _handle(client, task, frame.message, rng, clock, is_sending)
     finally:

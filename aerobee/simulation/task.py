@@ -9,6 +9,7 @@ from aerobee.client import TransactionState
 
 TASKS, POP_GROUP = "tasks", "poppers"
 INVISIBLE_S = 2.5
+GRPC = "gRPC"  # sends and deliveries by this protocol, in reports
 
 
 @dataclass(slots=True)
@@ -43,6 +44,6 @@ class TaskTable(Protocol):
         """A message that is about to be sent."""
         ...
 
-    def received(self, body: bytes, now: float) -> Task | None:
-        """A member of the group has received a message. Returns None for one that was never sent."""
+    def received(self, body: bytes, now: float, way: str) -> Task | None:
+        """A member of the group has received a message by this kind of consumption. Returns None for one that was never sent."""
         ...

@@ -24,6 +24,7 @@ from aerobee.simulation.fleet import run_all, run_groups
 from aerobee.simulation.outcome import Outcome
 from aerobee.simulation.run import groups_of, run_group, run_seed, start_of
 from aerobee.simulation.scenarios import SCENARIOS, Scenario, Script
+from aerobee.simulation.traffic import WAYS, Way
 from tests.simulation.cluster_mutations import HISTORIES, MUTATIONS, SEEDS_TO_NOTICE, noticed
 
 SEEDS = min(int(os.environ.get("AEROBEE_SEEDS", "0")), 100_000) or 2_000
@@ -96,12 +97,14 @@ def test_seeds_share_a_start_with_their_neighbours() -> None:
     assert len({start_of(group[0]) for group in groups}) == len(groups) == 4
 
 
-def test_each_round_of_starts_has_a_stream_of_each_kind() -> None:
+def test_each_round_of_starts_has_each_kind_and_each_way() -> None:
     starts = sorted({start_of(seed) for seed in range(ROUND_STARTS * SHARED_STARTS)})
     for begin in range(0, len(starts), ROUND_STARTS):
         some = [drawn_settings(start).streams for start in starts[begin : begin + ROUND_STARTS]]
         kinds = [traffic.kind for streams in some for traffic in streams]
         assert sorted(kinds, key=KINDS.index) == list(KINDS)
+        assert {traffic.way for streams in some for traffic in streams} == set(Way)
+        assert all(traffic.way in WAYS[traffic.kind] for streams in some for traffic in streams)
     assert {drawn_settings(start).sync_disk for start in starts} == {False, True}
 
 
