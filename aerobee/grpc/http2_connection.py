@@ -246,6 +246,12 @@ class Http2Connection:
             call.trailers[:0] = [(":status", "200"), ("content-type", CONTENT_TYPE)]
         self._pump(call, now)
 
+    def cancel(self, call: OpenCall, reason: str) -> None:
+        """End the call with RST_STREAM, and drop what is unsent. No effect on an ended call."""
+        if not call.is_over:
+            self._h2.reset_stream(call.stream_id, CANCEL)
+            self._over(call, reason)
+
     # --- time
 
     def due(self) -> float:

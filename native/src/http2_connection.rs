@@ -181,6 +181,16 @@ impl Http2Connection {
         Ok(())
     }
 
+    /// End the call with RST_STREAM, and drop what is unsent.
+    fn cancel(&mut self, py: Python<'_>, call: &Bound<'_, Call>, reason: &str) -> PyResult<()> {
+        let stream_id = call.get().stream_id;
+        if self.core.streams.contains_key(&stream_id) {
+            frames::write_reset(&mut self.core.out, stream_id, CANCEL);
+            self.core.over(py, stream_id, Closed::Reset, reason)?;
+        }
+        Ok(())
+    }
+
     /// Latest time for the next tick(); infinity without pending time-outs.
     fn due(&self) -> f64 {
         let limits = &self.core.limits;

@@ -401,7 +401,9 @@ def answer(pair: Pair, pick: random.Random, now: float) -> None:
             pair.do(
                 "send_message", call, pick.randbytes(pick.choice((0, 20, 500, 2_000, 30_000, 70_000))), now
             )
-    if kind > 0.3:
+    if kind > 0.98:
+        pair.do("cancel", call, "no room")
+    elif kind > 0.3:
         status = pick.choice((GrpcStatus.OK, GrpcStatus.OK, GrpcStatus.INTERNAL, GrpcStatus.UNIMPLEMENTED))
         text = pick.choice(("", "", "why\n", "100 %", "ä€😀" * pick.choice((1, 300)), "\ud800"))
         pair.do("finish", call, status, text, now)

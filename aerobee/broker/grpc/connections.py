@@ -1,14 +1,14 @@
 """The gRPC connections of one broker, and the bounds over all of them together: open calls, and bytes of requests.
 
 limits.py bounds one connection; many connections together could take any amount of memory. When a bound over all is reached, the
-connection with the most pays: a new call elsewhere ends the newest call of that connection, and its incomplete requests end when
+connection with the most pays: a new call elsewhere ends the newest calls of that connection, and its incomplete requests end when
 requests take too many bytes. So a client that opens many calls does not keep other
-clients from opening theirs.
+clients from opening theirs. A call counts as one, and as one more for each 2 KiB that its metadata takes in memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -24,14 +24,22 @@ CLOSED_BY = {
 OTHER = "connection"
 _NO_REFUSALS = ("the peer said goodbye", "the server is shutting down")
 CALLS_MAX, REQUEST_BYTES_MAX = "grpcCallsMax", "grpcRequestBytesMax"
+METADATA_BYTES_OF_CALL = 2_048  # those of official clients take less
+HEADER_BYTES = 128  # that a header takes besides its characters
+
+
+def call_weight(metadata: Mapping[str, str]) -> int:
+    """As how many calls a call with this metadata counts."""
+    characters = sum(map(len, metadata)) + sum(map(len, metadata.values()))
+    return 1 + (characters + HEADER_BYTES * len(metadata)) // METADATA_BYTES_OF_CALL
 
 
 class Holder(Protocol):
     """One connection, as the bounds see it. A protocol, because session.py lies above."""
 
     @property
-    def call_count(self) -> int:
-        """Open calls."""
+    def call_weight(self) -> int:
+        """The sum of call_weight() of the open calls."""
         ...
 
     @property
@@ -65,6 +73,7 @@ class GrpcConnections:
         self._bounds = bounds
         self._open: dict[Holder, None] = {}
         self._request_bytes = 0
+        self._call_weight = 0
         self._most_calls: tuple[Holder, int] | None = None  # and how many it had when it was found
 
     def enter(self, connection: Holder) -> None:
@@ -86,26 +95,38 @@ class GrpcConnections:
 
     # --- calls
 
-    def admit_call(self, connection: Holder, address: str) -> str:
-        """Empty when the connection may open one more call; else why not. Ends a call of the connection with the most, if that has
-        more than this one."""
+    def admit_call(self, connection: Holder, weight: int, address: str) -> str:
+        """Empty when the connection may open one more call, of this weight; else why not. Ends calls of the connection with the most, while
+        that has more than this one."""
         limit = self._bounds.calls_max()
-        if self.traffic.call_count < limit:
+        if self._call_weight + weight <= limit:
             return ""
-        text = f"{self.traffic.call_count} calls are open on all gRPC connections, at most {limit} are allowed ({CALLS_MAX})"
+        text = (
+            f"the open calls on all gRPC connections count as {self._call_weight} and a further one as {weight}, "
+            f"at most {limit} are allowed ({CALLS_MAX})"
+        )
         self._reached(CALLS_MAX, text, address)
-        holder = self._connection_with_most_calls()
-        if holder is None or holder.call_count <= connection.call_count + 1:
-            return text
-        holder.end_newest_call(text)
-        return "" if self.traffic.call_count < limit else text
+        while self._call_weight + weight > limit:
+            holder = self._connection_with_most_calls()
+            if holder is None or holder.call_weight <= connection.call_weight + weight:
+                return text
+            holder.end_newest_call(text)
+        return ""
+
+    def call_opened(self, weight: int) -> None:
+        """A call that was admitted begins."""
+        self._call_weight += weight
+
+    def call_closed(self, weight: int) -> None:
+        """It has ended."""
+        self._call_weight -= weight
 
     def _connection_with_most_calls(self) -> Holder | None:
         # Looked for again when half of its calls are gone: looking at each connection for each call would be a defence that attacks.
         known = self._most_calls
-        if known is None or known[0].call_count * 2 < known[1]:
-            holder = max(self._open, key=lambda each: each.call_count, default=None)
-            known = self._most_calls = None if holder is None else (holder, holder.call_count)
+        if known is None or known[0].call_weight * 2 < known[1]:
+            holder = max(self._open, key=lambda each: each.call_weight, default=None)
+            known = self._most_calls = None if holder is None else (holder, holder.call_weight)
         return None if known is None else known[0]
 
     # --- bytes of requests

@@ -20,7 +20,7 @@ from typing import Any, cast
 from google.protobuf.message import DecodeError
 
 from aerobee.broker.grpc.call_peer import CallPeer
-from aerobee.broker.grpc.connections import GrpcConnections
+from aerobee.broker.grpc.connections import GrpcConnections, call_weight
 from aerobee.broker.grpc.native_sends import Http2Bursts
 from aerobee.broker.grpc.refusal import RpcRefused, status_of
 from aerobee.broker.grpc.rpc import (
@@ -88,6 +88,7 @@ class GrpcSession:
         self._kept_bytes_max = limits.receiving_bytes_max
         self._kept_bytes = 0
         self._running: dict[Call, _Running] = {}
+        self._call_weight = 0
         self._held_bytes = 0
         self._timer: Timer | None = None
         self._timer_due = math.inf
@@ -168,15 +169,19 @@ class GrpcSession:
     # --- a Holder (connections.py)
 
     @property
-    def call_count(self) -> int:
-        return len(self._running)
+    def call_weight(self) -> int:
+        return self._call_weight
 
     @property
     def incomplete_bytes(self) -> int:
         return self._http2.receiving_bytes + self._kept_bytes
 
     def end_newest_call(self, reason: str) -> None:
-        self.finish(next(reversed(self._running)), GrpcStatus.RESOURCE_EXHAUSTED, reason)
+        call = next(reversed(self._running))
+        self.finish(call, GrpcStatus.RESOURCE_EXHAUSTED, reason)
+        if not call.is_over:  # its client takes no response
+            self._http2.cancel(call, reason)
+            self._drop_cut_off(call)
 
     def end_incomplete_calls(self, reason: str) -> None:
         for call, running in list(self._running.items()):
@@ -189,10 +194,8 @@ class GrpcSession:
     def send(self, call: Call, response: Any) -> bool:
         """Send one response; False when the call has to wait before the next."""
         is_taken = self._http2.send_message(call, response.SerializeToString(), self._clock.monotonic())
-        running = self._running.get(call) if call.is_over else None
-        if running is not None:
-            running.is_cut_off = True
-            self._drop(running)
+        if call.is_over:
+            self._drop_cut_off(call)
         self.flush_soon()
         return is_taken
 
@@ -289,7 +292,8 @@ class GrpcSession:
             )
             self._http2.finish(call, GrpcStatus.UNIMPLEMENTED, text, self._clock.monotonic())
             return
-        refusal = self._connections.admit_call(self, self._connection.address)
+        weight = call_weight(call.metadata)
+        refusal = self._connections.admit_call(self, weight, self._connection.address)
         if refusal:
             self._traffic.call_refused(rpc.name, GrpcStatus.RESOURCE_EXHAUSTED.name)
             self._http2.finish(call, GrpcStatus.RESOURCE_EXHAUSTED, refusal, self._clock.monotonic())
@@ -297,7 +301,9 @@ class GrpcSession:
         peer = CallPeer(self._connection, self._connection.host_port)
         own = (self._connection.own_host, self._connection.own_port)
         context = RpcContext(call.metadata, peer, call.deadline, own)
-        self._running[call] = running = _Running(self, call, rpc, context)
+        self._running[call] = running = _Running(self, call, rpc, context, weight)
+        self._call_weight += weight
+        self._connections.call_opened(weight)
         self._traffic.call_started()
         running.start()
 
@@ -325,8 +331,16 @@ class GrpcSession:
         if change:
             self._connections.change_bytes(change, self._connection.address)
 
+    def _drop_cut_off(self, call: Call) -> None:
+        running = self._running.get(call)
+        if running is not None:
+            running.is_cut_off = True
+            self._drop(running)
+
     def _drop(self, running: _Running) -> None:
         if self._running.pop(running.call, None) is not None:
+            self._call_weight -= running.weight
+            self._connections.call_closed(running.weight)
             self._traffic.call_ended(running.rpc.name, running.outcome)
             running.over()
 
@@ -337,13 +351,14 @@ class _Running:
     # fmt: off
     __slots__ = (
         "_context", "_held_bytes", "_kept_bytes", "_receiver", "_request", "_session", "_task", "_writable", "call", "is_cut_off", "rpc",
-        "status",
+        "status", "weight",
     )
     # fmt: on
 
-    def __init__(self, session: GrpcSession, call: Call, rpc: Rpc, context: RpcContext) -> None:
+    def __init__(self, session: GrpcSession, call: Call, rpc: Rpc, context: RpcContext, weight: int) -> None:
         self.call = call
         self.rpc = rpc
+        self.weight = weight
         self._session = session
         self._context = context
         self._request: bytes | None = None

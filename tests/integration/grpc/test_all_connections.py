@@ -9,11 +9,13 @@ import grpc
 import pytest
 
 from aerobee.grpc.frame_scanner import PREFACE
+from aerobee.grpc.message_reader import frame_message
 from aerobee.grpc.proto import messages as pb
 from aerobee.testing import LocalCluster
 from tests.integration.access_cluster import Cluster
 from tests.integration.grpc.client import SERVICE, GrpcClient, until
 from tests.integration.grpc.test_access import closed, signed
+from tests.unit.grpc.raw_peer import RawPeer, settings
 
 __all__ = ["closed"]
 MIB = 1024 * 1024
@@ -55,6 +57,62 @@ async def test_the_connection_with_the_most_calls_pays_for_a_new_one() -> None:
             assert traffic.refused["grpcCallsMax"] >= 3
             assert cluster.broker().bounds.reached_count >= 3
         await until(lambda: traffic.call_count == 0)
+
+
+async def test_a_call_with_much_metadata_counts_as_several() -> None:
+    """16 KiB of headers for each of 100,000 calls took more than a gigabyte."""
+    async with LocalCluster(broker_config={"grpcCallsMax": 20}) as cluster:
+        await cluster.create_topic("orders", queues=1)
+        address = cluster.broker().address
+        much = {f"x-{number}": "v" * 1_900 for number in range(4)}  # 8 KiB: as five calls
+        async with GrpcClient(address, **much) as greedy, GrpcClient(address, "client-2") as modest:
+            streams = await opened(greedy, 4)
+            (kept,) = await opened(modest, 1)
+            assert await streams[3].code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            details = await streams[3].details()
+            assert "count as 20 and a further one as 1, at most 20 are allowed (grpcCallsMax)" in details
+            assert await asks_route(modest) == pb.OK
+            assert not kept.done()
+            assert not any(stream.done() for stream in streams[:3])
+            await opened(modest, 4)  # three calls that count as five, and five that count as one
+        traffic = cluster.broker().ports.grpc_traffic
+        await until(lambda: traffic.call_count == 0)
+        async with GrpcClient(address, "client-3") as other:
+            await opened(other, 20)  # what the calls counted was given back
+
+
+async def test_several_calls_end_for_one_with_much_metadata() -> None:
+    async with LocalCluster(broker_config={"grpcCallsMax": 20}) as cluster:
+        address = cluster.broker().address
+        much = {f"x-{number}": "v" * 1_900 for number in range(4)}
+        async with GrpcClient(address) as greedy, GrpcClient(address, "client-2", **much) as other:
+            streams = await opened(greedy, 20)
+            await opened(other, 1)
+            assert [stream.done() for stream in streams[:15]] == [False] * 15
+            for stream in streams[15:]:
+                assert await stream.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_calls_whose_responses_are_not_taken_give_way_to_others() -> None:
+    """They ended when their client opened a window, so that a client without one kept all others from opening calls."""
+    async with LocalCluster(broker_config={"grpcCallsMax": 6}) as cluster:
+        await cluster.create_topic("orders", queues=1)
+        address = cluster.broker().address
+        host, port = address.split(":")
+        _, writer = await asyncio.open_connection(host, int(port))
+        peer = RawPeer(first=b"")
+        writer.write(PREFACE + settings(s4=0))
+        request = frame_message(pb.QueryRouteRequest(topic=pb.Resource(name="orders")).SerializeToString())
+        for number in range(6):
+            headers = peer.headers(x_mq_client_id="greedy")
+            writer.write(peer.request(headers) + peer.data(request, 2 * number + 1))
+        traffic = cluster.broker().ports.grpc_traffic
+        await until(lambda: traffic.call_count == 6)
+        async with GrpcClient(address, "client-2") as modest:
+            assert await asks_route(modest) == pb.OK
+            assert traffic.call_count == 5
+        assert traffic.calls["QueryRoute", "CANCELLED"] == 1
+        writer.close()
 
 
 async def test_requests_of_all_connections_are_bounded_together() -> None:

@@ -233,3 +233,17 @@ def test_a_client_may_end_its_request_while_the_answer_waits() -> None:
     assert peer.feed(frame(WINDOW_UPDATE, struct.pack(">I", 50), stream=1)) == [CallAnswered(call)]
     assert peer.body() == frame_message(b"a long answer")
     assert (peer.core.is_closed, peer.reset_code()) == (False, None)
+
+
+def test_a_cancelled_call_is_reset_with_its_response() -> None:
+    peer = RawPeer(first=PREFACE + settings(s4=0))
+    call = peer.open_call()
+    peer.core.send_message(call, bytes(100), peer.now)
+    peer.core.finish(call, GrpcStatus.OK, "", peer.now)
+    assert not call.is_over
+    peer.core.cancel(call, "no room")
+    peer.core.cancel(call, "again")
+    peer.feed(b"")
+    assert peer.reset_code() == 8
+    assert peer.ended() == ["no room"]
+    assert (call.is_over, peer.core.unsent_bytes) == (True, 0)
