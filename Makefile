@@ -144,7 +144,7 @@ grafana: native
 	scripts/setup-grafana
 	$(PYTEST) -q tests/deploy/test_grafana.py
 
-# The bridges in aerobee/contrib with the lowest versions of their frameworks.
+# The modules in aerobee/contrib with the lowest versions of their packages.
 oldest: native
 	$(BIN)/python scripts/test-oldest
 

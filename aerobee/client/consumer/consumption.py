@@ -19,6 +19,7 @@ from types import CoroutineType
 from typing import Any
 
 from aerobee.client.base.handler_errors import is_of_handler
+from aerobee.client.base.metering import TopicFigures
 from aerobee.client.base.received import ReceivedMessage, verdict_on
 from aerobee.client.base.verdict import GiveBack, Reject, RetryLater
 from aerobee.client.consumer.give_back import GivesBack
@@ -34,6 +35,7 @@ Handler = Callable[[Any], Any]
 Work = tuple[QueuePull, ProcessQueue, list[ReceivedMessage]]
 
 OVERDUE_LEVEL = 3  # delay level of a message whose handler timed out: 10 s, as RocketMQ
+_NOTHING = TopicFigures()  # of a worker that has called no handler yet
 LOOKS_PER_TIMEOUT = 8  # an overdue call is found late by at most an eighth of the time-out
 
 
@@ -77,6 +79,11 @@ class Consumption:
                 [(pull, process, messages[at : at + size]) for at in range(0, len(messages), size)]
             )
 
+    @property
+    def busy(self) -> int:
+        """Number of handler calls that are running."""
+        return self._pool.busy
+
     async def stop(self, timeout_s: float) -> None:
         """Start no more handler calls and wait for the running ones."""
         if not await self._pool.stop(timeout_s):
@@ -89,6 +96,9 @@ class Consumption:
 
     async def _run(self, take: Callable[[], Work | None]) -> None:
         handler, is_single, now_ms = self._handler, self._batch_size == 1, self._session.clock.now_ms
+        meter, monotonic = self._session.meter, self._session.clock.monotonic
+        # With a meter: when the call began, which is when the previous one ended, and the figures of the newest topic.
+        began, topic, figures = 0.0 if meter is None else monotonic(), "", _NOTHING
         while (work := take()) is not None:
             pull, process, messages = work
             if process.dropped:
@@ -101,15 +111,25 @@ class Consumption:
                     await returned
             except BaseException as error:
                 # Boundary to user code: any exception means "not consumed".
+                if meter is not None:
+                    meter.handled(messages[0].topic, monotonic() - began, len(messages), error)
                 if isinstance(error, asyncio.CancelledError) and self._was_overdue():
                     await self._failed(work, self._overdue_verdict(messages))
                 elif is_of_handler(error):
                     await self._raised(work, error)
                 else:
                     raise
+                began = monotonic()
                 continue
             if self._overdue:
                 self._was_overdue()  # it ended by itself in the meantime
+            if meter is not None:
+                if messages[0].topic != topic:
+                    topic = messages[0].topic
+                    figures = meter.of(topic)
+                figures.handled.record((now := monotonic()) - began)
+                figures.consumed += len(messages)
+                began = now
             self.consumed_count += len(messages)
             for message in messages:
                 process.finish(message.queue_offset)

@@ -65,8 +65,7 @@ class GivesBack:
             # For a logical queue it is unknown which of its brokers has the record: a new message goes to the retry topic.
             if not message.queue.broker_name.startswith(LOGICAL_BROKER_PREFIX):
                 await send_back(self._session, self._group, message, verdict, retry_count_max=bound)
-                if is_last:
-                    log_dead_letter(self._group, message, verdict)
+                self._given_back(message, verdict, is_last=is_last)
                 return True
         except AerobeeError as error:
             log.warning("%s is not accepted back (%s), sending it to the retry topic", message, error)
@@ -78,12 +77,20 @@ class GivesBack:
                     raise
                 await self._session.routes.refresh(RETRY_PREFIX + self._group)
                 await self._send_to_retry_topic(message, verdict, bound)
-            if is_last:
-                log_dead_letter(self._group, message, verdict)
+            self._given_back(message, verdict, is_last=is_last)
             return True
         except AerobeeError as error:
             log.warning("%s cannot be sent to the retry topic either (%s)", message, error)
         return False
+
+    def _given_back(self, message: ReceivedMessage, verdict: GiveBack, *, is_last: bool) -> None:
+        meter = self._session.meter
+        if is_last:
+            log_dead_letter(self._group, message, verdict)
+            if meter is not None:
+                meter.dead_lettered(message.topic)
+        elif meter is not None:
+            meter.retried(message.topic)
 
     async def _send_to_retry_topic(
         self, message: ReceivedMessage, verdict: GiveBack, bound: int | None

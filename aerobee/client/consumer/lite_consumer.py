@@ -18,6 +18,7 @@ from random import Random
 import orjson
 
 from aerobee.client.base.config import ClientConfig, SimpleConsumerConfig
+from aerobee.client.base.observer import ConsumeObserver, ReceiveObserver
 from aerobee.client.base.topic_route import subscribe_queues
 from aerobee.client.consumer.pop_calls import pop_lite
 from aerobee.client.consumer.popped import PoppedMessage
@@ -68,6 +69,7 @@ class LiteConsumer(SimpleConsumer):
         network: Network | None = None,
         random: Random | None = None,
         on_lost: Callable[[str], object] | None = None,
+        observers: Sequence[ConsumeObserver | ReceiveObserver] = (),
     ) -> None:
         """`lite_topics` are subscribed by start(). `on_lost` is called with a lite topic that went to another client. Opens nothing before
         start()."""
@@ -80,6 +82,7 @@ class LiteConsumer(SimpleConsumer):
             clock=clock,
             network=network,
             random=random,
+            observers=observers,
         )
         self.topic = topic
         self._lite_topics = dict.fromkeys(_checked(lite_topics))

@@ -86,6 +86,8 @@ class MessageStream:
             ended(None if verdict is None else RetryLater(verdict.reason))
         pull, process, _ = entry
         if verdict is None:
+            if self._session.meter is not None:
+                self._session.meter.consumed(message.topic, 1)
             process.finish(message.queue_offset)
             pull.last_consume_ms = self._session.clock.now_ms()
             pull.space_freed()

@@ -138,9 +138,14 @@ class OrderedConsumption:
         await self._pool.stop(CANCELLED_WAIT_S)
 
     @property
+    def busy(self) -> int:
+        """Number of queues with a running handler call."""
+        return len(self.working)
+
+    @property
     def working(self) -> set[MessageQueue]:
         """Queues whose handler is running."""
-        return {queue for queue, line in self._lines.items() if line.worker is not None}
+        return {queue for queue, line in tuple(self._lines.items()) if line.worker is not None}
 
     # work
 
@@ -197,6 +202,7 @@ class OrderedConsumption:
                 if wait_s is not None:
                     self._schedule_listing(line, wait_s)
                 return False
+            meter = self._session.meter
             try:
                 single = self._policy.batch_size == 1
                 returned = self._handler(messages[0] if single else messages)
@@ -204,11 +210,15 @@ class OrderedConsumption:
                     await returned
             except BaseException as error:
                 # Boundary to user code: any exception means "not consumed".
+                if meter is not None:
+                    meter.handled(messages[0].topic, clock.monotonic() - now, len(messages), error)
                 if not is_of_handler(error):
                     raise
                 if not line.revoked:
                     await self._failed(line, messages, error)
                 continue
+            if meter is not None:
+                meter.handled(messages[0].topic, clock.monotonic() - now, len(messages))
             if line.revoked:
                 return False
             ordered.succeeded()
@@ -233,6 +243,8 @@ class OrderedConsumption:
         if not ordered.failed(
             clock.monotonic(), retry_count_max=bound, after_s=after_s, dead=verdict.is_dead
         ):
+            if self._session.meter is not None:
+                self._session.meter.retried(messages[0].topic, len(messages))
             return
         if self._broadcasting:
             log.warning(

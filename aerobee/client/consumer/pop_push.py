@@ -94,6 +94,18 @@ class PopPush:
         """The popped queues; queue id -1 stands for any queue of the broker."""
         return frozenset(self._sources)
 
+    @property
+    def busy(self) -> int:
+        """Number of handler calls that are running."""
+        return self._pool.busy
+
+    def buffered(self) -> dict[str, int]:
+        """Received messages that wait for a handler call, by topic."""
+        found: dict[str, int] = {}
+        for source in tuple(self._sources.values()):
+            found[source.queue.topic] = found.get(source.queue.topic, 0) + source.cached
+        return found
+
     def own(self, topic: str, queues: frozenset[MessageQueue]) -> None:
         """Set the queues of a topic to pop."""
         for queue in [queue for queue in self._sources if queue.topic == topic and queue not in queues]:
@@ -156,6 +168,8 @@ class PopPush:
                 self._tasks.spawn(ack_all(self._session, self._group, collisions), "pop-ack-collisions")
                 taken = [message for message in taken if subscription.wants(message.tag)]
             source.cached += len(taken)
+            if self._session.meter is not None:
+                self._session.meter.received(source.queue.topic, len(taken))
             size = self._batch_size
             self._pool.submit([(source, taken[at : at + size]) for at in range(0, len(taken), size)])
 
@@ -169,6 +183,8 @@ class PopPush:
             return
         failure: BaseException | None = None
         after_s: float | None = None
+        meter, monotonic = self._session.meter, self._session.clock.monotonic
+        began = monotonic()
         try:
             returned = self._handler(messages[0] if self._batch_size == 1 else messages)
             if returned is not None and inspect.isawaitable(returned):
@@ -183,6 +199,8 @@ class PopPush:
                 raise
             log.exception("handler of group %s failed for %s", self._group, messages)
             failure = error
+        if meter is not None:
+            meter.handled(messages[0].topic, monotonic() - began, len(messages), failure)
         try:
             if failure is None:
                 await ack_all(self._session, self._group, messages)
@@ -209,8 +227,12 @@ class PopPush:
             await send_back(self._session, self._group, message, dead)
             await ack(self._session, self._group, message)
             log_dead_letter(self._group, message, dead)
+            if self._session.meter is not None:
+                self._session.meter.dead_lettered(message.topic)
             return
         if after_s is None:
             level = verdict.delay_level if verdict.delay_level > 0 else message.reconsume_times
             after_s = DELAYS_S[min(level, len(DELAYS_S) - 1)]
         await change_invisible(self._session, self._group, message, round(after_s * 1000))
+        if self._session.meter is not None:
+            self._session.meter.retried(message.topic)

@@ -92,6 +92,16 @@ class ProcessQueue:
             order.popleft()
         return order[0] if order else self._next
 
+    def peek_commit_offset(self) -> int:
+        """As `commit_offset`, without a change: may be called in any thread. The first unfinished offset is the smallest one,
+        because offsets are added in ascending order."""
+        unfinished = self._unfinished
+        while True:
+            try:
+                return next(iter(unfinished), self._next)
+            except RuntimeError:  # changed by the event loop's thread meanwhile
+                continue
+
     @property
     def newest_offset(self) -> int:
         """Upper bound of the unfinished offsets; -1 when empty."""

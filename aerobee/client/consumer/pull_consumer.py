@@ -17,7 +17,8 @@ from typing import Self
 from aerobee.client.base.arrival import Arrival
 from aerobee.client.base.checks import check_queues, check_seconds, check_whole_number, config_of
 from aerobee.client.base.config import ClientConfig, MessageModel, PullConsumerConfig
-from aerobee.client.base.observer import ConsumeObserver, begin_consume
+from aerobee.client.base.metering import METERS, ClientState
+from aerobee.client.base.observer import ConsumeObserver, ReceiveObserver, begin_receive, chosen_observers
 from aerobee.client.base.received import ReceivedMessage
 from aerobee.client.base.topic_route import TopicRoute, subscribe_queues
 from aerobee.client.consumer.allocation import Allocation, average
@@ -26,6 +27,7 @@ from aerobee.client.consumer.consumer_trace import consumer_tracer
 from aerobee.client.consumer.first_offset import FirstOffset
 from aerobee.client.consumer.offset_store import RemoteOffsets
 from aerobee.client.consumer.peer_calls import PeerCalls
+from aerobee.client.consumer.pulled_state import add_pulls
 from aerobee.client.consumer.queue_pull import PullSettings, QueuePull
 from aerobee.client.consumer.rebalance import Rebalancer
 from aerobee.client.consumer.subscription import Subscription, subscribe
@@ -59,7 +61,7 @@ class PullConsumer:
         network: Network | None = None,
         random: Random | None = None,
         trace: bool = False,
-        observers: Sequence[ConsumeObserver] = (),
+        observers: Sequence[ConsumeObserver | ReceiveObserver] = (),
     ) -> None:
         """`trace`: record each message that poll() returns in RMQ_SYS_TRACE_TOPIC. Opens nothing before start()."""
         check_group_name(group)
@@ -73,12 +75,12 @@ class PullConsumer:
             random=random,
             id_suffix="STREAM",
         )
+        self._session.meter = METERS.open("pull_consumer", group, self._metered_state)
         self._clock = self._session.clock
         self._tracer = (
             consumer_tracer(nameservers, group, client, self._clock, network, random) if trace else None
         )
-        observers = (*observers, self._tracer) if self._tracer is not None else observers
-        self._observers = observers
+        self._observers = chosen_observers(observers, self._tracer, group)
         self._subscriptions: dict[str, Subscription] = {}
         self._assigned_by_hand = False
         self._pulls: dict[MessageQueue, QueuePull] = {}
@@ -143,6 +145,11 @@ class PullConsumer:
         pulls = (pull.failure for pull in self._pulls.values() if pull.failure is not None)
         shares = self._rebalancer.failures.values()
         return (*self._session.beat_failures.values(), *shares, *self._no_start.values(), *pulls)
+
+    def _metered_state(self) -> ClientState:
+        state = ClientState(clients=1, connections=len(self._session.remoting.connections))
+        add_pulls(state, self._pulls)
+        return state
 
     async def start(self) -> None:
         """Join the group and begin to fetch. Raises ConnectFailed when no NameServer answers."""
@@ -344,14 +351,17 @@ class PullConsumer:
             self._auto_commit()
         check_seconds(timeout_s)
         deadline = self._clock.monotonic() + timeout_s
+        received = begin_receive(self._observers, self.group) if self._observers else None
         while not (messages := self._take_ready()):
             remaining_s = deadline - self._clock.monotonic()
             if remaining_s <= 0 or not self._session.is_open:
                 return []
             await self._arrived.wait_at_most(remaining_s, self._clock)
-        if self._observers:
-            # A pull consumer only knows that the message was returned to the caller.
-            begin_consume(self._observers, self.group, messages)(None)
+        if received is not None:
+            received(messages, None)
+        if (meter := self._session.meter) is not None:
+            for message in messages:
+                meter.consumed(message.topic, 1)
         return messages
 
     def _take_ready(self) -> list[ReceivedMessage]:

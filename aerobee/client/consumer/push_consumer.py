@@ -19,7 +19,8 @@ from typing import Self
 from aerobee.client.base.checks import check_handler, config_of, subscription_map
 from aerobee.client.base.config import Blocked, ClientConfig, ConsumeFrom, ConsumerConfig, MessageModel
 from aerobee.client.base.handler_threads import HandlerThreads, in_threads, is_plain
-from aerobee.client.base.observer import ConsumeObserver, observed
+from aerobee.client.base.metering import METERS, ClientState
+from aerobee.client.base.observer import ConsumeObserver, chosen_consume_observers, observed
 from aerobee.client.base.received import ReceivedMessage
 from aerobee.client.base.topic_route import TopicRoute, subscribe_queues
 from aerobee.client.consumer.allocation import Allocation, average
@@ -38,6 +39,7 @@ from aerobee.client.consumer.ordered_ownership import OrderedOwnership
 from aerobee.client.consumer.ordered_queue import OrderPolicy
 from aerobee.client.consumer.peer_calls import PeerCalls
 from aerobee.client.consumer.pop_push import PopPush
+from aerobee.client.consumer.pulled_state import add_pulls
 from aerobee.client.consumer.queue_pull import PullSettings, QueuePull
 from aerobee.client.consumer.rebalance import Rebalancer
 from aerobee.client.consumer.subscription import Subscription, subscribe
@@ -106,6 +108,7 @@ class PushConsumer:
             network=network,
             random=random,
         )
+        self._session.meter = METERS.open("push_consumer", group, self._metered_state)
         self._clock = self._session.clock
         self._broadcasting = self.config.model is MessageModel.BROADCASTING
         wanted = subscription_map(subscriptions)
@@ -118,7 +121,7 @@ class PushConsumer:
         self._tracer = (
             consumer_tracer(nameservers, group, client, self._clock, network, random) if trace else None
         )
-        observers = (*observers, self._tracer) if self._tracer is not None else observers
+        observers = chosen_consume_observers(observers, self._tracer, group)
         self._threads = HandlerThreads(f"aerobee-{group}", self.config.concurrency)
         self._pulls: dict[MessageQueue, QueuePull] = {}
         self._started_ms = 0
@@ -260,6 +263,18 @@ class PushConsumer:
     def consumed_count(self) -> int:
         """Number of messages that the handler finished since the start."""
         return self._consumption.consumed_count + (0 if self._pops is None else self._pops.consumed_count)
+
+    def _metered_state(self) -> ClientState:
+        pops = self._pops
+        state = ClientState(
+            clients=1,
+            in_flight=self._consumption.busy + (0 if pops is None else pops.busy),
+            connections=len(self._session.remoting.connections),
+        )
+        add_pulls(state, self._pulls)
+        if pops is not None:
+            state.buffered.update(pops.buffered())
+        return state
 
     async def start(self) -> None:
         """Join the group and begin to consume.

@@ -90,6 +90,8 @@ class QueuePull:
         self.failure: AerobeeError | None = None  # of the newest pull; None after a success
         # Whether the broker had messages behind its last reply: it answers the next pull immediately.
         self._has_more = False
+        # Offset after the last message of the queue, of the newest reply; -1 before the first one.
+        self.max_offset = -1
         # Done when the broker answered the pull that carries a growing offset.
         self._carrying: asyncio.Future[None] | None = None
         self._ending = False
@@ -217,6 +219,7 @@ class QueuePull:
             return self._settings.interval_s
         if code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY):
             process.pulled_up_to(answer.integer("nextBeginOffset"))
+            self.max_offset = answer.integer("maxOffset", -1)
             self._broker_id = answer.integer("suggestWhichBrokerId", MASTER_ID)
             return 0.0
         if code == ResponseCode.PULL_OFFSET_MOVED:
@@ -307,7 +310,10 @@ class QueuePull:
             )
             wanted = [message for message in wanted if subscription.wants(message.tag)]
         process.pulled_up_to(answer.integer("nextBeginOffset"))
-        self._has_more = answer.integer("maxOffset", 0) > process.next_offset
+        self.max_offset = answer.integer("maxOffset", 0)
+        self._has_more = self.max_offset > process.next_offset
         self._broker_id = answer.integer("suggestWhichBrokerId", MASTER_ID)
         if wanted:
+            if self._session.meter is not None:
+                self._session.meter.received(self.queue.topic, len(wanted))
             self._deliver(self, wanted)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from random import Random
 from types import TracebackType
 from typing import Self
@@ -24,6 +24,14 @@ from aerobee.client.base.checks import (
     subscription_map,
 )
 from aerobee.client.base.config import ClientConfig, SimpleConsumerConfig
+from aerobee.client.base.metering import METERS, ClientState
+from aerobee.client.base.observer import (
+    ConsumeObserver,
+    ReceiveObserver,
+    begin_receive,
+    begin_settle,
+    chosen_observers,
+)
 from aerobee.client.base.topic_route import subscribe_queues
 from aerobee.client.base.verdict import LEVEL_DEAD_LETTER, GiveBack
 from aerobee.client.consumer.broker_calls import send_back
@@ -65,6 +73,7 @@ class SimpleConsumer:
         clock: Clock | None = None,
         network: Network | None = None,
         random: Random | None = None,
+        observers: Sequence[ConsumeObserver | ReceiveObserver] = (),
     ) -> None:
         """`subscriptions`: topic -> "*", "TagA || TagB" or Sql("…"); a list of topics wants all. Opens nothing before start()."""
         check_group_name(group)
@@ -78,6 +87,8 @@ class SimpleConsumer:
             network=network,
             random=random,
         )
+        self._session.meter = METERS.open("simple_consumer", group, self._metered_state)
+        self._observers = chosen_observers(observers, None, group)
         version = self._session.clock.now_ms()
         self._subscriptions: dict[str, Subscription] = {
             topic: subscribe(topic, expression, version) for topic, expression in wanted.items()
@@ -156,6 +167,29 @@ class SimpleConsumer:
         if invisible_ms <= 0 or wait_ms < 0:
             raise UsageError("invisible_s must be above 0, wait_s must not be negative")
         end = self._session.clock.monotonic() + wait_ms / 1000
+        if not self._observers:
+            return self._counted(await self._receive(count_max, invisible_ms, wait_ms, topic, end))
+        ended = begin_receive(self._observers, self.group)
+        try:
+            taken = await self._receive(count_max, invisible_ms, wait_ms, topic, end)
+        except BaseException as error:
+            ended((), error)
+            raise
+        ended(taken, None)
+        return self._counted(taken)
+
+    def _counted(self, taken: list[PoppedMessage]) -> list[PoppedMessage]:
+        if (meter := self._session.meter) is not None:
+            for message in taken:
+                meter.received(message.topic, 1)
+        return taken
+
+    def _metered_state(self) -> ClientState:
+        return ClientState(clients=1, connections=len(self._session.remoting.connections))
+
+    async def _receive(
+        self, count_max: int, invisible_ms: int, wait_ms: int, topic: str | None, end: float
+    ) -> list[PoppedMessage]:
         sources = await self._sources(topic, end)
         taken = self._arrived(sources)
         if taken:
@@ -197,7 +231,7 @@ class SimpleConsumer:
         found: list[PoppedMessage] = []
         while taken := self._arrived(tuple(self._waiting)):
             found += taken
-        return found
+        return self._counted(found)
 
     async def ack(self, message: PoppedMessage) -> None:
         """Acknowledge the message: the group does not receive it again. Stored in the broker's log on return.
@@ -206,7 +240,21 @@ class SimpleConsumer:
         """
         self._session.check_open()
         check_popped(message)
-        await ack(self._session, self.group, message)
+        await self._settle("ack", [message], ack(self._session, self.group, message))
+        if self._session.meter is not None:
+            self._session.meter.consumed(message.topic, 1)
+
+    async def _settle(self, operation: str, messages: Sequence[PoppedMessage], call: Awaitable[None]) -> None:
+        """Await a call that settles messages, and notify the observers of it."""
+        if not self._observers:
+            return await call
+        ended = begin_settle(self._observers, self.group, operation, messages)
+        try:
+            await call
+        except BaseException as error:
+            ended(error)
+            raise
+        return ended(None)
 
     async def ack_all(self, messages: Iterable[PoppedMessage]) -> None:
         """Acknowledge several messages with one call per broker, which does not report late acknowledgements."""
@@ -215,7 +263,10 @@ class SimpleConsumer:
         wanted = list(messages)
         for message in wanted:
             check_popped(message)
-        await ack_all(self._session, self.group, wanted)
+        await self._settle("ack", wanted, ack_all(self._session, self.group, wanted))
+        if (meter := self._session.meter) is not None:
+            for message in wanted:
+                meter.consumed(message.topic, 1)
 
     async def change_invisible(
         self, message: PoppedMessage, invisible_s: float, *, count_try: bool = True
@@ -228,20 +279,26 @@ class SimpleConsumer:
         self._session.check_open()
         check_popped(message)
         check_seconds(invisible_s, "invisible_s")
-        await change_invisible(
+        call = change_invisible(
             self._session, self.group, message, round(invisible_s * 1000), suspend=not count_try
         )
+        await self._settle("change_invisible", [message], call)
+        if self._session.meter is not None:
+            self._session.meter.retried(message.topic)
 
     async def dead_letter(self, message: PoppedMessage, reason: str = "") -> None:
         """Dead-letter the message, and acknowledge it."""
         self._session.check_open()
         check_popped(message)
-        await self._to_dead_letters(message, reason, message.reconsume_times + 1)
+        call = self._to_dead_letters(message, reason, message.reconsume_times + 1)
+        await self._settle("dead_letter", [message], call)
 
     async def _to_dead_letters(self, message: PoppedMessage, reason: str, tries: int) -> None:
         verdict = GiveBack(LEVEL_DEAD_LETTER, reason, tries=tries)
         await send_back(self._session, self.group, message, verdict)
         await ack(self._session, self.group, message)
+        if self._session.meter is not None:
+            self._session.meter.dead_lettered(message.topic)
 
     # --- where
 

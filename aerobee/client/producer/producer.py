@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from random import Random
 from types import TracebackType
@@ -25,7 +25,8 @@ from aerobee.client.base.checks import (
 )
 from aerobee.client.base.compression import compress
 from aerobee.client.base.config import ClientConfig, Compression, ProducerConfig
-from aerobee.client.base.observer import SendEnded, SendObserver, begin_send
+from aerobee.client.base.metering import METERS, ClientState
+from aerobee.client.base.observer import SendObserver, begin_send, begin_send_batch, chosen_send_observers
 from aerobee.client.base.results import SendResult
 from aerobee.client.producer.batch_split import split
 from aerobee.client.producer.fault_avoidance import FaultAvoidance
@@ -37,13 +38,14 @@ from aerobee.client.producer.message_group import (
     with_lite_topic,
     with_message_group,
 )
+from aerobee.client.producer.metered_send import metered
 from aerobee.client.producer.publish_info import PublishInfo, Target
 from aerobee.client.producer.publish_info_table import PublishInfoTable, target_of
 from aerobee.client.producer.recall import recall_message
 from aerobee.client.producer.request_reply import PendingRequests
 from aerobee.client.producer.request_reply_calls import RequestReplyCalls
 from aerobee.client.producer.send_semaphore import SendSemaphore
-from aerobee.client.producer.send_tries import FirstTry, Select, SendTries, connect_s
+from aerobee.client.producer.send_tries import FirstTry, Select, SendTries, connect_s, waited_too_long
 from aerobee.client.serialize.serializer import Serializer, check_serializer, serialized
 from aerobee.client.session.send_header import (
     RESERVED_PROPERTIES,
@@ -64,7 +66,6 @@ from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.connection import OPAQUE_MASK, Connection, opaques
 from aerobee.system_names import NOT_SENDABLE
-from aerobee.words import plural
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -108,6 +109,7 @@ class Producer(RequestReplyCalls):
             network=network,
             random=random,
         )
+        self._meter = self._session.meter = METERS.open("producer", group, self._metered_state)
         self._connections = self._session.remoting.by_address
         self._clock = self._session.clock
         self._routes = PublishInfoTable(self._session, group, self.config)
@@ -124,10 +126,7 @@ class Producer(RequestReplyCalls):
                 random=random,
             )
             self._tracer = Tracer(sender, group=group, clock=self._clock)
-        self._observers: tuple[SendObserver, ...] = (
-            *observers,
-            *((self._tracer,) if self._tracer is not None else ()),
-        )
+        self._observers = chosen_send_observers(observers, self._tracer, group)
         self._requests = PendingRequests(
             clock=self._clock, random=self._session.random, count_max=self.config.in_flight_max
         )
@@ -135,7 +134,7 @@ class Producer(RequestReplyCalls):
         self._request_routes: dict[str, PublishInfo] = {}
         self._closing = False
         faults = FaultAvoidance() if self.config.latency_fault else None
-        self._tries = SendTries(self._routes, self.config, faults)
+        self._tries = SendTries(self._routes, self.config, faults, self._meter)
         self._lingering: Lingering | None = None  # from start() on, with linger_ms
         # Whether send() itself can make the first try.
         self._is_plain = not (
@@ -167,7 +166,7 @@ class Producer(RequestReplyCalls):
                 linger_s=self.config.linger_ms / 1000,
                 batch_bytes_max=self.config.batch_bytes_max,
                 send_batch=self._send_together,
-                send_alone=lambda send: self._send_in_tries(
+                send_alone=lambda send: self._try_to_send(
                     send.message, send.queue, send.deadline, select=send.select, unique_id=send.unique_id
                 ),
             )
@@ -237,9 +236,8 @@ class Producer(RequestReplyCalls):
 
         The queue is the given one, the selector's choice, that of the message group (one per group; it travels in the property
         __SHARDINGKEY) or of the lite topic (docs/queues.md), or the next in turn: then a retry uses another broker. Check
-        `result.status`: with another status than SEND_OK the message is less durable than the broker's settings require. Raises
-        SendFailed when no try succeeded in time, RouteError when no broker has the topic, UsageError for a message that can never
-        be stored, another RemoteError for a permanent refusal.
+        `result.status`: with another status than SEND_OK the message is less durable than the broker's settings require. Raises SendFailed
+        when no try succeeded in time, RouteError without a broker, UsageError or another RemoteError when it can never be stored.
         """
         if self._closing or not self._session.is_open:
             self._refuse_closed()
@@ -260,7 +258,7 @@ class Producer(RequestReplyCalls):
             now = self._loop.time()
             if now >= deadline:
                 in_flight.give_back()
-                raise self._waited_too_long(message.topic, timeout_s)
+                raise waited_too_long(message.topic, timeout_s or self._timeout_s, in_flight.count_max)
         try:
             info, body = self._publish.get(message.topic), message.body
             if (
@@ -288,10 +286,11 @@ class Producer(RequestReplyCalls):
                 return await self._send_in_tries(message, None, deadline, unique_id=unique_id)
             try:
                 reply = await future
-                if type(reply) is SendResult:
-                    return reply
-                # The burst hook did not finish it: a failure, or a reply of a rare form.
-                return self._read_reply(reply, chosen, unique_id, target, connection)
+                if type(reply) is not SendResult:  # a failure, or a reply of a rare form
+                    reply = self._read_reply(reply, chosen, unique_id, target, connection)
+                if info.sends is not None:
+                    info.sends.record(self._loop.time() - now)
+                return reply
             except AerobeeError as error:
                 first = FirstTry(info, target, chosen, now, error)
             return await self._send_in_tries(message, None, deadline, unique_id=unique_id, first=first)
@@ -303,15 +302,6 @@ class Producer(RequestReplyCalls):
                 in_flight.give_back()
             else:
                 in_flight.taken -= 1
-
-    def _waited_too_long(self, topic: str, timeout_s: float | None) -> SendFailed:
-        """The error of a send whose deadline passed while it waited for a slot: nothing was sent."""
-        return SendFailed(
-            f"a message for topic {topic} was not sent: for {timeout_s or self.config.send_timeout_s:g} s, all its time, it waited "
-            f"for its turn behind {plural(self._in_flight.count_max, 'send')} without an answer (in_flight_max). Send fewer concurrently, "
-            f"or give a send more time (send_timeout_s)",
-            retriable=True,
-        )
 
     async def _send_observed(
         self,
@@ -342,7 +332,7 @@ class Producer(RequestReplyCalls):
         await self._in_flight.wait()
         try:
             if self._loop.time() >= deadline:
-                raise self._waited_too_long(message.topic, timeout_s)
+                raise waited_too_long(message.topic, timeout_s or self._timeout_s, self._in_flight.count_max)
             if selector is not None or message_group is not None:
                 info = self._publish.get(message.topic) or await self._tries.info(message.topic, deadline)
                 queue = self._select(info, message, selector, message_group)
@@ -352,7 +342,7 @@ class Producer(RequestReplyCalls):
             shares = may_share(message, self._plain_bytes_max)
             if self._lingering is not None and (shares or queue is not None):
                 self._check(message)
-                result = await self._lingering.put(
+                sending = self._lingering.put(
                     message,
                     self._ids.next_id(self._clock.now_ms()),
                     deadline,
@@ -361,6 +351,7 @@ class Producer(RequestReplyCalls):
                     queue=queue,
                     select=select,
                 )
+                result = await metered(self._meter, self._loop.time, message.topic, sending)
             else:
                 result = await self._send_in_tries(message, queue, deadline, select=select)
         except BaseException as error:
@@ -384,7 +375,7 @@ class Producer(RequestReplyCalls):
         result = lingering.put(message, unique_id, deadline, timeout_s or self._timeout_s, shares=True)
         self._in_flight.taken += 1
         try:
-            return await result
+            return await metered(self._meter, self._loop.time, message.topic, result)
         finally:
             self._in_flight.give_back()
 
@@ -394,7 +385,26 @@ class Producer(RequestReplyCalls):
         await self._tries.info(topic, deadline)
         return await self._send_one_batch(topic, ids, entries, queue, deadline)
 
-    async def _send_in_tries(
+    def _send_in_tries(
+        self,
+        message: Message,
+        fixed: MessageQueue | None,
+        deadline: float,
+        *,
+        select: Select | None = None,
+        unique_id: str = "",
+        first: FirstTry | None = None,
+    ) -> Awaitable[SendResult]:
+        """As _try_to_send(), counted."""
+        sending = self._try_to_send(message, fixed, deadline, select=select, unique_id=unique_id, first=first)
+        began = None if first is None else first.began
+        return metered(self._meter, self._loop.time, message.topic, sending, began=began)
+
+    def _metered_state(self) -> ClientState:
+        connections = len(self._session.remoting.connections)
+        return ClientState(clients=1, in_flight=self._in_flight.taken, connections=connections)
+
+    async def _try_to_send(
         self,
         message: Message,
         fixed: MessageQueue | None,
@@ -518,6 +528,8 @@ class Producer(RequestReplyCalls):
             body,
         )
         connection.post(frame)
+        if self._meter is not None:
+            self._meter.sent_oneway(message.topic)
 
     async def send_batch(
         self,
@@ -541,21 +553,19 @@ class Producer(RequestReplyCalls):
         batch = list(messages)
         for message in batch:
             check_message(message)
-        ends: list[SendEnded] = []
-        for index, message in enumerate(batch) if self._observers else ():
-            batch[index], ended = begin_send(self._observers, message)
-            ends.append(ended)
+        batch, ended = begin_send_batch(self._observers, batch)
         results: dict[int, SendResult] = {}
         await self._in_flight.wait()
         try:
             for topic, indices, unique_ids, body in split(
                 batch, self._check, self._ids, self._clock.now_ms(), self.config.batch_bytes_max
             ):
-                stored = await self._send_one_batch(topic, unique_ids, body, queue, deadline)
+                sending = self._send_one_batch(topic, unique_ids, body, queue, deadline)
+                count = len(unique_ids)
+                stored = await metered(self._meter, self._loop.time, topic, sending, count=count)
                 results.update(zip(indices, stored, strict=True))
         except BaseException as error:
-            for index, ended in enumerate(ends):
-                ended(results.get(index), None if index in results else error)
+            ended([results.get(index) for index in range(len(batch))], error)
             if not results or not isinstance(error, AerobeeError):
                 raise
             raise SendFailed(
@@ -565,9 +575,9 @@ class Producer(RequestReplyCalls):
             ) from error
         finally:
             self._in_flight.give_back()
-        for index, ended in enumerate(ends):
-            ended(results[index], None)
-        return tuple(results[index] for index in range(len(results)))
+        stored_all = tuple(results[index] for index in range(len(results)))
+        ended(stored_all, None)
+        return stored_all
 
     async def send_entries(
         self, topic: str, entries: bytes, *, queue: MessageQueue | None = None, timeout_s: float | None = None
@@ -584,7 +594,8 @@ class Producer(RequestReplyCalls):
         deadline = self._loop.time() + (timeout_s or self.config.send_timeout_s)
         await self._in_flight.wait()
         try:
-            return await self._in_one_request(topic, entries, queue, deadline, decode_send_reply)
+            sending = self._in_one_request(topic, entries, queue, deadline, decode_send_reply)
+            return await metered(self._meter, self._loop.time, topic, sending)
         finally:
             self._in_flight.give_back()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from aerobee.client.base.metering import Durations
 from aerobee.client.producer.fault_avoidance import FaultAvoidance
 from aerobee.client.session.codec import Template
 from aerobee.message import MessageQueue
@@ -28,7 +29,16 @@ class PublishInfo:
     queue is choices[(turn + 1) % len(choices)]; the caller increments `turn`.
     """
 
-    __slots__ = ("_leaders", "choices", "created_from_template", "masterless", "queues", "targets", "turn")
+    __slots__ = (
+        "_leaders",
+        "choices",
+        "created_from_template",
+        "masterless",
+        "queues",
+        "sends",
+        "targets",
+        "turn",
+    )
 
     def __init__(
         self,
@@ -39,14 +49,16 @@ class PublishInfo:
         created_from_template: bool = False,
         leaders: Mapping[MessageQueue, str] | None = None,
         masterless: Collection[str] = (),
+        sends: Durations | None = None,
     ) -> None:
         """`leaders`: the broker that serves each logical queue of a static topic. `masterless`: brokers without a
-        master now."""
+        master now. `sends`: counts the sends of this topic, None without a meter."""
         self.queues = tuple(queues)
         self.targets = targets
         self.created_from_template = created_from_template
         self.masterless = frozenset(masterless)
         self.turn = first_turn
+        self.sends = sends
         self._leaders = leaders or {}
         self.choices = tuple((queue, targets.get(self.broker_of(queue))) for queue in self.queues)
 

@@ -121,6 +121,7 @@ class PublishInfoTable:
             created_from_template=templated,
             leaders=dict(route.logical),
             masterless=lacking,
+            sends=None if self._session.meter is None else self._session.meter.of(route.topic).sends,
         )
         self.known[route.topic] = info
         self.once_known.add(route.topic)

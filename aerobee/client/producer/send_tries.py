@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from aerobee.client.base.config import ProducerConfig
+from aerobee.client.base.metering import ClientMeter
 from aerobee.client.base.results import SendResult, SendStatus
 from aerobee.client.producer.fault_avoidance import FaultAvoidance
 from aerobee.client.producer.publish_info import PublishInfo, Target
@@ -189,8 +190,13 @@ class SendTries:
     """Runs tries for one producer."""
 
     def __init__(
-        self, routes: PublishInfoTable, config: ProducerConfig, faults: FaultAvoidance | None
+        self,
+        routes: PublishInfoTable,
+        config: ProducerConfig,
+        faults: FaultAvoidance | None,
+        meter: ClientMeter | None = None,
     ) -> None:
+        self._meter = meter
         self._routes = routes
         self._config = config
         self._faults = faults
@@ -233,7 +239,11 @@ class SendTries:
         )
         if first is not None and not await self._other_queue(send, first.failure, first.info, first.queue):
             await self._after(send, first.failure, first.info, first.target.broker_name, first.target)
+        is_first = first is None
         while True:
+            if not is_first and self._meter is not None:
+                self._meter.send_retried(topic)
+            is_first = False
             info = target = queue = None
             broker_name = ""
             now = _now()
@@ -394,6 +404,16 @@ def may_be_stored(failure: BaseException) -> bool:
     if isinstance(failure, SendFailed):
         return failure.may_be_stored
     return isinstance(failure, AerobeeError) and not isinstance(failure, (*_SURELY_NOT_STORED, UsageError))
+
+
+def waited_too_long(topic: str, timeout_s: float, in_flight_max: int) -> SendFailed:
+    """The error of a send whose deadline passed while it waited for a slot: nothing was sent."""
+    return SendFailed(
+        f"a message for topic {topic} was not sent: for {timeout_s:g} s, all its time, it waited "
+        f"for its turn behind {plural(in_flight_max, 'send')} without an answer (in_flight_max). Send fewer concurrently, "
+        f"or give a send more time (send_timeout_s)",
+        retriable=True,
+    )
 
 
 def is_retried(failure: AerobeeError) -> bool:

@@ -16,6 +16,7 @@ from random import Random
 
 from aerobee.client.base.config import ClientConfig
 from aerobee.client.base.lost_peers import LostPeers
+from aerobee.client.base.metering import METERS, ClientMeter
 from aerobee.client.base.tasks import Tasks
 from aerobee.client.base.topic_route import TopicRoute
 from aerobee.client.base.unique_id import UniqueIds
@@ -103,6 +104,7 @@ class Session:
         self._beating = asyncio.Lock()
         self._beating_now: set[str] = set()
         self._ids: Ids | None = None
+        self.meter: ClientMeter | None = None  # set by the client; None: nothing is counted
 
     async def start(self) -> None:
         """Determine the local address and start the periodic tasks. Opens no connection yet."""
@@ -168,6 +170,8 @@ class Session:
             return
         self.check_open()
         self.is_open = False
+        if self.meter is not None:
+            METERS.close(self.meter)
         try:
             await self._unregister()
         finally:

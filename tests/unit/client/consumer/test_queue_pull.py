@@ -74,6 +74,7 @@ async def pulled() -> AsyncIterator[Pulled]:
         routes=SimpleNamespace(leader_of=lambda queue: queue.broker_name, address_of=lambda *_: "10.0.0.1:1"),
         remoting=SimpleNamespace(invoke=invoke),
         codec=SimpleNamespace(decode_messages=decode),
+        meter=None,
     )
     subscription = subscribe("T", "*", 0)
     world = Pulled(
