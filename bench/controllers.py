@@ -33,7 +33,8 @@ from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.frame import encode_frame
-from tests.interop.rocketmq import Controller, call, free_port
+from tests.interop.rocketmq import Controller, call
+from tests.ports import free_ports
 from tests.waiting import wait_for
 
 HERE = Path(__file__).resolve().parent
@@ -276,7 +277,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="controllers-") as directory:
-        ports = [free_port() for _ in range(3)]
+        ports = free_ports(3)
         peers = ";".join(f"n{number}-127.0.0.1:{port}" for number, port in enumerate(ports))
         controllers = [
             Controller("aerobee", Path(directory) / str(number), peers, f"n{number}", port)

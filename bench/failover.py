@@ -23,7 +23,8 @@ from typing import Any
 from aerobee.client import ClientConfig, Producer, ProducerConfig, SendStatus
 from aerobee.errors import AerobeeError
 from aerobee.message import Message
-from tests.interop.rocketmq import Broker, Controller, NameServer, call, free_port
+from tests.interop.rocketmq import Broker, Controller, NameServer, call
+from tests.ports import free_ports
 from tests.waiting import wait_for
 
 HERE = Path(__file__).resolve().parent
@@ -47,7 +48,7 @@ class Group:
 
     def __init__(self, kind: str, root: Path) -> None:
         self.namesrv = NameServer("aerobee", root / "namesrv")
-        ports = [free_port() for _ in range(3)]
+        ports = free_ports(3)
         peers = ";".join(f"n{number}-127.0.0.1:{port}" for number, port in enumerate(ports))
         self.controllers = [
             Controller(kind, root / f"controller{number}", peers, f"n{number}", port)

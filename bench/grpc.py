@@ -79,7 +79,7 @@ class Target:
 @contextmanager
 def aerobee(environment: dict[str, str] | None = None, *, is_served: bool = True) -> Iterator[Target]:
     """A broker with grpcServerPort, or one without it."""
-    port = servers.free_ports(3)[-1]  # aerobee() takes the first two
+    port = servers.broker_ports(3)[-1]  # aerobee() takes the first two
     extra = {"grpcServerPort": str(port)} if is_served else {}
     with servers.aerobee(extra={**servers.PATIENT, **extra}, environment=environment) as server:
         yield Target(server, port if is_served else server.port)

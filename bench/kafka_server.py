@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.servers import REPOSITORY, Server, ServerFailed, free_ports, scratch
+from bench.servers import REPOSITORY, Server, ServerFailed, broker_ports, scratch
 
 INTEROP = Path(os.environ.get("AEROBEE_INTEROP_DIR", REPOSITORY / ".interop"))
 JARS = INTEROP / "kafka-jars"
@@ -23,7 +23,7 @@ def kafka(*, partitions: int) -> Iterator[Server]:
     if not JARS.is_dir():
         raise ServerFailed(f"{JARS} is missing: run scripts/setup-bench-spark")
     with scratch("kafka") as directory:
-        port, controller_port = free_ports(2)
+        port, controller_port = broker_ports(2)
         server = Server("kafka", port, directory)
         settings = {
             "process.roles": "broker,controller",

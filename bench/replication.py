@@ -68,7 +68,7 @@ def cpu_s(pid: int) -> float:
 def slave_of(master: Server) -> Iterator[Server]:
     """A slave of the same product in a separate directory, caught up with the master."""
     with servers.scratch("slave") as directory:
-        (port,) = servers.free_ports(1)
+        (port,) = servers.broker_ports(1)
         slave = Server(f"{master.name}-slave", port, directory)
         extra = {"brokerId": "1", "brokerRole": "SLAVE", "haListenPort": str(port + 1)}
         conf = servers.broker_properties(directory, port, sync_flush=False, extra=extra)

@@ -16,6 +16,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from aerobee.testing.ports import free_broker_port
+
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parent
 ROCKETMQ_LIB = Path(os.environ.get("AEROBEE_ROCKETMQ_LIB", REPOSITORY / ".interop" / "jars"))
@@ -106,25 +108,9 @@ class Server:
         self.processes.clear()
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago, with the broker's other ports free (port - 2, port + 1)."""
-    found: list[int] = []
-    for port in range(21_000 + os.getpid() % 200 * 40, 60_000, 10):
-        if all(_is_free(port + near) for near in (-2, 0, 1)):
-            found.append(port)
-            if len(found) == count:
-                return found
-    raise ServerFailed("no free ports")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
+def broker_ports(count: int) -> list[int]:
+    """Ports with the broker's other ports free (port - 2, port + 1)."""
+    return [free_broker_port() for _ in range(count)]
 
 
 @contextlib.contextmanager
@@ -169,7 +155,7 @@ def aerobee(
 ) -> Iterator[Server]:
     """A nameserver and a broker of this checkout, or of that which `python` belongs to, each a process."""
     with scratch("aerobee") as directory:
-        nameserver_port, port = free_ports(2)
+        nameserver_port, port = broker_ports(2)
         server = Server(name, port, directory, nameserver_port=nameserver_port, environment=environment)
         (directory / "namesrv.conf").write_text(
             f"listenPort={nameserver_port}\nbindAddress=127.0.0.1\nkvConfigPath={directory}/kvConfig.json\n"
@@ -236,7 +222,7 @@ def before_python_of(checkout: str) -> str:
 def aerobee_up() -> Iterator[Server]:
     """`aerobee up`: NameServer and broker in one process, as a single machine runs them."""
     with scratch("aerobee-up") as directory:
-        nameserver_port, port = free_ports(2)
+        nameserver_port, port = broker_ports(2)
         server = Server("aerobee-up", port, directory, nameserver_port=nameserver_port)
         command = [sys.executable, "-m", "aerobee.ops", "up", "--data", str(directory / "data")]
         ports = ["--port", str(port), "--nameserver-port", str(nameserver_port)]
@@ -258,7 +244,7 @@ def rocketmq(
             f"{ROCKETMQ_LIB} is missing: run scripts/setup-interop, or set AEROBEE_ROCKETMQ_LIB"
         )
     with scratch("rocketmq") as directory:
-        nameserver_port, port = free_ports(2)
+        nameserver_port, port = broker_ports(2)
         server = Server("rocketmq", port, directory, nameserver_port=nameserver_port)
         (directory / "namesrv.conf").write_text(f"listenPort={nameserver_port}\nbindAddress=127.0.0.1\n")
         conf = broker_properties(directory, port, sync_flush=sync_flush, extra=extra)
@@ -309,7 +295,7 @@ def rocketmq_proxy() -> Iterator[tuple[Server, int]]:
     if not jars.is_dir():
         raise ServerFailed(f"{jars} is missing: run scripts/setup-bench")
     with rocketmq(heap="1g") as broker, scratch("proxy") as directory:
-        port, remoting_port = free_ports(2)
+        port, remoting_port = broker_ports(2)
         server = Server("proxy", port, directory)
         (directory / "conf").mkdir()
         settings = {
@@ -343,7 +329,7 @@ def rocketmq_local_proxy(
             f"{ROCKETMQ_LIB} is missing: run scripts/setup-interop, or set AEROBEE_ROCKETMQ_LIB"
         )
     with scratch("rocketmq-local") as directory:
-        nameserver_port, port, grpc_port, remoting_port = free_ports(4)
+        nameserver_port, port, grpc_port, remoting_port = broker_ports(4)
         server = Server("rocketmq-local", port, directory, nameserver_port=nameserver_port)
         (directory / "namesrv.conf").write_text(f"listenPort={nameserver_port}\nbindAddress=127.0.0.1\n")
         conf = broker_properties(directory, port, sync_flush=False, extra=extra)
@@ -386,7 +372,7 @@ def rocketmq_local_proxy(
 def null_server() -> Iterator[Server]:
     """The minimum, see null_server.py."""
     with scratch("null") as directory:
-        (port,) = free_ports(1)
+        (port,) = broker_ports(1)
         server = Server("null", port, directory)
         try:
             server.spawn([sys.executable, str(HERE / "null_server.py"), str(port)], "null.log")
@@ -400,7 +386,7 @@ def null_server() -> Iterator[Server]:
 def redis() -> Iterator[Server]:
     """Redis of Debian, streams in memory with its default persistence switched off for sync, on for AOF every second."""
     with scratch("redis") as directory:
-        (port,) = free_ports(1)
+        (port,) = broker_ports(1)
         server = Server("redis", port, directory)
         try:
             server.spawn(
@@ -429,7 +415,7 @@ def redis() -> Iterator[Server]:
 def nats() -> Iterator[Server]:
     """NATS with JetStream, file storage, of Debian."""
     with scratch("nats") as directory:
-        (port,) = free_ports(1)
+        (port,) = broker_ports(1)
         server = Server("nats", port, directory)
         try:
             server.spawn(

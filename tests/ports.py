@@ -1,23 +1,16 @@
-"""Ports one behind the other, below those that the system gives to outgoing connections: no other process takes one by chance."""
+"""Ports of servers that a test starts later, or starts again at the same address.
+
+The one way in which tests choose a port: no other process takes these by chance, and no two tests get the same one, in whatever
+processes they run (aerobee/testing/ports.py). A server that is started once binds port 0 and keeps it.
+"""
 
 from __future__ import annotations
 
-import random
-import socket
-from contextlib import ExitStack
+from aerobee.testing.ports import free_block, free_broker_port, free_ports
 
-LOWEST, HIGHEST = 12_000, 20_000
+__all__ = ["free_block", "free_broker_port", "free_port", "free_ports"]
 
 
-def free_block(count: int) -> int:
-    """The first of so many ports of 127.0.0.1 that are all free now."""
-    for _ in range(200):
-        first = random.randrange(LOWEST, HIGHEST - count)
-        with ExitStack() as held:
-            try:
-                for port in range(first, first + count):
-                    held.enter_context(socket.socket()).bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return first
-    raise AssertionError(f"no {count} ports one behind the other are free between {LOWEST} and {HIGHEST}")
+def free_port() -> int:
+    """A port with nothing at it. For a broker that has an HA port or a second port take free_broker_port()."""
+    return free_block(1)

@@ -48,10 +48,11 @@ from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand, boolean_text
 from aerobee.store.files.config import StoreConfig
 from aerobee.testing.fields import fields_of
+from aerobee.testing.ports import free_block, free_broker_port
 
 log = logging.getLogger("aerobee.testing")
 HOST = "127.0.0.1"
-READY_TIMEOUT_S = 10.0
+READY_TIMEOUT_S = 60.0
 # Small enough that a cluster starts in a blink, large enough for any message that a broker takes.
 SMALL_STORE: Mapping[str, Any] = {
     "mapped_file_size_commit_log": 8 * 1024 * 1024,
@@ -117,6 +118,8 @@ class LocalCluster:
         self._store_fields = {**SMALL_STORE, **store_fields, **more}
         self._given_directory = Path(directory) if directory is not None else None
         self._directory: Path | None = None
+        # A server that is started again needs its old port, so the kernel does not choose it (ports.py).
+        self._is_on_sockets = isinstance(self.network, AsyncioNetwork)
         self._nameservers = [_NameServerNode(f"nameserver-{index}") for index in range(nameservers)]
         self._brokers = [_BrokerNode(_broker_name(index)) for index in range(brokers)]
         self._remoting: RemotingClient | None = None
@@ -225,6 +228,8 @@ class LocalCluster:
         node = self._brokers[index]
         if node.broker is not None:
             raise UsageError(f"broker {index} runs already")
+        if self._is_on_sockets and not node.port:
+            node.port = free_broker_port(self._host)
         broker_config = BrokerConfig(**{**self._default_broker_fields(node), **self._broker_fields})
         store_config = StoreConfig(
             **{"store_path_root_dir": str(self.directory / node.name), **self._store_fields}
@@ -249,6 +254,8 @@ class LocalCluster:
         node = self._nameservers[index]
         if node.server is not None:
             raise UsageError(f"nameserver {index} runs already")
+        if self._is_on_sockets and not node.port:
+            node.port = free_block(1, self._host)
         fields = {"listen_port": node.port, "bind_address": self._host, "shutdown_wait_time_seconds": 0}
         config = NameServerConfig(**{**fields, **self._nameserver_fields})
         server = NameServer(config, clock=self.clock, network=self.network)
@@ -460,7 +467,7 @@ class LocalCluster:
         return join_address(self._host, node.port) in server.table.member_addresses(node.name).values()
 
     async def _until(self, condition: Callable[[], bool], failure: str) -> None:
-        """Wait for a condition of parts in this process. Raises UsageError with `failure` after ten seconds."""
+        """Wait for a condition of parts in this process. Raises UsageError with `failure` after READY_TIMEOUT_S."""
         deadline = asyncio.get_running_loop().time() + READY_TIMEOUT_S
         pause = 0.0
         while not condition():

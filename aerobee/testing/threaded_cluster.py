@@ -20,7 +20,7 @@ from aerobee.testing.local_cluster import LocalCluster
 
 T = TypeVar("T")
 # Longest time of one call before the test fails because the cluster hangs.
-CALL_TIMEOUT_S = 60.0
+CALL_TIMEOUT_S = 120.0
 
 
 class ThreadedCluster:

@@ -19,7 +19,7 @@ import aiohttp
 import pytest
 import yaml
 
-from tests.integration.databases import free_port
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]

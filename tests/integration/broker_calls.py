@@ -10,6 +10,7 @@ from aerobee.broker.state.config import BrokerConfig
 from aerobee.message import Record, decode_records
 from aerobee.remoting.command import RemotingCommand
 from aerobee.store.files.config import StoreConfig
+from tests.ports import free_broker_port
 
 STORE: dict[str, Any] = {
     "mapped_file_size_commit_log": 1 << 22,
@@ -28,8 +29,14 @@ def make_broker(
     settings_path: str | None = None,
     **config: Any,
 ) -> Broker:
-    """A broker on a free port of loopback, not started."""
-    fields = {"bind_address": "127.0.0.1", "broker_ip1": "127.0.0.1", "listen_port": 0, **config}
+    """A broker of loopback, not started, at a port at which it can be started again."""
+    fields = {
+        "bind_address": "127.0.0.1",
+        "broker_ip1": "127.0.0.1",
+        "listen_port": free_broker_port(),
+        "enable_vip_listener": False,
+        **config,
+    }
     return Broker(
         BrokerConfig(broker_name=name, **fields),
         StoreConfig(store_path_root_dir=str(path), **{**STORE, **(store or {})}),

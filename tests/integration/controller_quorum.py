@@ -12,10 +12,10 @@ from aerobee.clock import SystemClock
 from aerobee.ha.controller.config import ControllerConfig
 from aerobee.ha.controller.controller import Controller
 from aerobee.network import AsyncioNetwork
-from aerobee.ops.servers.listening import free_ports
 from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
+from tests.ports import free_ports
 from tests.waiting import wait_until
 
 GROUP = "broker-a"

@@ -16,14 +16,10 @@ from typing import NoReturn
 
 import pytest
 
+from tests.ports import free_port
+
 START_TIMEOUT_S = 30.0
 SETUP = "run scripts/setup-databases first"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _wait_for(process: subprocess.Popen[bytes], port: int, log: Path) -> None:

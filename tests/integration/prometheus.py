@@ -26,7 +26,7 @@ from aerobee.ha.controller.config import ControllerConfig
 from aerobee.ha.controller.controller import Controller
 from aerobee.store.files.config import BrokerRole
 from aerobee.testing import LocalCluster
-from tests.integration.databases import free_port
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 METRICS: dict[str, Any] = {

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from aerobee.ops.servers.listening import free_ports
 from tests.integration.certificates import Identity, identity
+from tests.ports import free_broker_port, free_port
 
 
 @dataclass
@@ -45,8 +45,8 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         "tls.server.need.client.auth": "require",
     }
     settings = [part for key, value in keys.items() for part in ("--set", f"{key}={value}")]
-    port, nameserver, alone = free_ports(3)
-    ports = ("--port", str(port), "--nameserver-port", str(nameserver))
+    port, nameserver, alone = free_broker_port(), free_port(), free_port()
+    ports = ("--port", str(port), "--nameserver-port", str(nameserver), "--grpc-port", str(free_port()))
     with (
         started("up", "--ephemeral", "--json", *ports, *settings),
         started("nameserver", "--json", "--port", str(alone), *settings),

@@ -29,6 +29,7 @@ from tests.integration.broker_calls import make_broker, pull_request, records_of
 from tests.integration.pop_requests import ack, pop
 from tests.integration.promoted_pair import HALF, keys, stored
 from tests.integration.replica_pair import SLAVE, same
+from tests.ports import free_broker_port
 from tests.waiting import wait_until
 
 LEVELS = {"message_delay_level": "1s 8s 20s"}
@@ -47,7 +48,7 @@ class Cluster:
         self.client = client
         self.nameserver = nameserver
         self.brokers: list[Broker] = []
-        self.port = 0
+        self.port = free_broker_port()
         self.lost_ms = 0
         self.master: Broker
         self.slave: Broker
@@ -67,7 +68,6 @@ class Cluster:
 
     async def start_master(self, **config: Any) -> Broker:
         self.master = await self._start("master", store=LEVELS, listen_port=self.port, **{**ACTING, **config})
-        self.port = int(self.master.address.rpartition(":")[2])
         return self.master
 
     async def _start(self, directory: str, *, name: str = "broker-a", **config: Any) -> Broker:
@@ -183,7 +183,7 @@ async def test_a_frame_with_foreign_addresses_leaves_the_slave_with_its_master(
 async def test_a_master_that_comes_back_elsewhere_is_found_at_the_nameserver(cluster: Cluster) -> None:
     await cluster.begin()
     await cluster.lose_master()
-    cluster.port = 0
+    cluster.port = free_broker_port()
     master = await cluster.start_master()
 
     def follows() -> bool:

@@ -19,13 +19,14 @@ from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.command import RemotingCommand
 from aerobee.testing.local_cluster import LocalCluster
 from tests.integration.broker_calls import make_broker, send_request
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 
 async def start_nameserver(path: Path, port: int = 0) -> NameServer:
     server = NameServer(
         NameServerConfig(
-            listen_port=port,
+            listen_port=port or free_port(),
             bind_address="127.0.0.1",
             kv_config_path=str(path / "kvConfig.json"),
             shutdown_wait_time_seconds=0,

@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 
-from aerobee.ops.servers.listening import free_ports
-from tests.integration.port_pairs import free_port_pair
+from tests.ports import free_block, free_broker_port, free_port, free_ports
 
 WITHIN_S = 40.0
 Start = Callable[..., subprocess.Popen[str]]
@@ -69,8 +68,9 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def up(start: Start, *arguments: str) -> tuple[subprocess.Popen[str], Any]:
-    first, nameserver = free_port_pair()
-    process = start("up", "--json", "--port", str(first), "--nameserver-port", str(nameserver), *arguments)
+    first, nameserver = free_block(30) + 2, free_port()  # `up` takes every tenth port for its brokers
+    ports = ("--port", str(first), "--nameserver-port", str(nameserver), "--grpc-port", str(free_block(3)))
+    process = start("up", "--json", *ports, *arguments)
     return process, document(process)
 
 
@@ -119,7 +119,7 @@ def test_taken_port_and_locked_directory_are_refused(start: Start, tmp_path: Pat
     assert "another process uses the port" in refused.stderr
     assert "Traceback" not in refused.stderr
 
-    (free,) = free_ports(1)
+    free = free_broker_port()
     refused = run(
         "broker", "--data", str(tmp_path / "broker-a"), "--port", str(free), "-n", ready["nameserver"]
     )
@@ -129,7 +129,7 @@ def test_taken_port_and_locked_directory_are_refused(start: Start, tmp_path: Pat
 
 
 def test_nameserver_and_broker_run_by_themselves(start: Start, tmp_path: Path) -> None:
-    nameserver_port, broker_port = free_ports(2)
+    nameserver_port, broker_port = free_port(), free_broker_port()
     nameserver = start("nameserver", "--port", str(nameserver_port), "--host", "127.0.0.1", "--json")
     address = document(nameserver)["address"]
     broker = start(
@@ -187,7 +187,7 @@ def test_ctrl_c_in_a_send_tells_what_was_sent(start: Start) -> None:
 
 
 def test_file_arrives_whole_through_a_broker_that_is_killed_half_way(start: Start, tmp_path: Path) -> None:
-    nameserver_port, broker_port = free_ports(2)
+    nameserver_port, broker_port = free_port(), free_broker_port()
     nameserver = start("nameserver", "--port", str(nameserver_port), "--host", "127.0.0.1", "--json")
     address = document(nameserver)["address"]
     broker_arguments = (

@@ -14,13 +14,13 @@ from aerobee.errors import RemoteError
 from aerobee.ha.controller.codes import ControllerCode
 from aerobee.ha.controller.controller import Controller
 from aerobee.ops.servers.controller import make_controller
-from aerobee.ops.servers.listening import free_ports
 from aerobee.ops.servers.nameserver import start_nameserver
 from aerobee.ops.settings.settings import ControllerSettings, controller_settings, nameserver_settings
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from tests.fakes import FakePeer
 from tests.integration.controller_quorum import GROUP, leader_of, tool
+from tests.ports import free_port
 
 OUTSIDER, MASTER = "203.0.113.9", "203.0.113.1"
 DESIGNATED = {"brokerName": GROUP, "brokerId": "2", "designateElect": "true"}
@@ -35,7 +35,7 @@ ADMINISTRATORS = [
 
 
 def texts(directory: Path, *more: str, host: str = "127.0.0.1") -> list[str]:
-    (port,) = free_ports(1)
+    port = free_port()
     return [
         "controllerDLegerGroup=q",
         f"controllerDLegerPeers=n0-{host}:{port}",

@@ -28,7 +28,7 @@ from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.testing import LocalCluster
-from tests.integration.databases import free_port
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 METRICS = {

@@ -29,7 +29,7 @@ from aerobee.monitoring.export import Export
 from aerobee.monitoring.exposition import number_text
 from aerobee.monitoring.health import Health
 from aerobee.testing import LocalCluster
-from tests.integration.databases import free_port
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 Series = tuple[str, frozenset[tuple[str, str]]]

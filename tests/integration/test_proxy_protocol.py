@@ -17,7 +17,7 @@ from aerobee.remoting.frame import FrameDecoder, encode_frame
 from aerobee.remoting.proxy_header import V2_SIGNATURE
 from aerobee.remoting.tls import ServerTls
 from aerobee.testing import LocalCluster
-from tests.ports import free_block
+from tests.ports import free_port
 
 V1 = b"PROXY TCP4 203.0.113.7 10.0.0.1 51324 8081\r\n"
 V2 = V2_SIGNATURE + b"\x21\x11\0\x0c" + bytes((203, 0, 113, 7, 10, 0, 0, 1)) + struct.pack(">HH", 51_324, 1)
@@ -34,7 +34,7 @@ def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 async def cluster() -> AsyncIterator[LocalCluster]:
     settings = {
         "proxyProtocolFrom": TRUSTED,
-        "grpcServerPort": free_block(1),
+        "grpcServerPort": free_port(),
         "frameReceiveTimeoutMillis": 1_000,
     }
     async with LocalCluster(broker_config=settings) as started:

@@ -27,7 +27,8 @@ from aerobee.client import (
 )
 from aerobee.errors import AerobeeError
 from aerobee.message import Message
-from tests.interop.rocketmq import Broker, Controller, NameServer, Server, call, free_port
+from tests.interop.rocketmq import Broker, Controller, NameServer, Server, call
+from tests.ports import free_ports
 from tests.waiting import wait_for, wait_until
 
 ROUNDS = int(os.environ.get("AEROBEE_ROLLING_ROUNDS", "1"))
@@ -56,7 +57,7 @@ class World:
     def __init__(self, path: Path) -> None:
         self.nameservers = [NameServer("aerobee", path / f"namesrv{number}") for number in range(2)]
         self.namesrv = ";".join(each.address for each in self.nameservers)
-        ports = [free_port() for _ in range(3)]
+        ports = free_ports(3)
         peers = ";".join(f"n{number}-127.0.0.1:{port}" for number, port in enumerate(ports))
         self.controllers = [
             Controller("aerobee", path / f"controller{number}", peers, f"n{number}", port)

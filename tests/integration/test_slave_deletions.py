@@ -34,7 +34,7 @@ async def synced(slave: Broker) -> None:
 
 async def committed(pair: Pair, *, count: int = 5, group: str = "g") -> tuple[Broker, Broker]:
     """A master and its slave, which both have a group's offset `count` of topic t."""
-    master = await pair.start("master", listen_port=0)
+    master = await pair.start("master")
     slave = await pair.start_slave(master)
     await pair.send(master, count)
     master.groups.find_or_create(group)
@@ -51,7 +51,7 @@ def back(slave: Broker, master: Broker) -> None:
 
 async def restarted(pair: Pair, master: Broker) -> Broker:
     port = int(master.address.rpartition(":")[2])
-    return await pair.start("master", listen_port=port, enable_vip_listener=False)
+    return await pair.start("master", listen_port=port)
 
 
 async def test_offsets_of_a_remade_topic_vanish_at_an_online_slave(pair: Pair) -> None:

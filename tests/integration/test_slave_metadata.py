@@ -104,7 +104,7 @@ async def test_an_unchanged_table_of_offsets_is_not_sent_again(pair: Pair) -> No
 
 
 async def test_offsets_follow_a_reset_but_not_a_master_that_returns_with_old_ones(pair: Pair) -> None:
-    master = await pair.start("master", listen_port=0)
+    master = await pair.start("master")
     slave = await pair.start_slave(master)
     await pair.send(master, 50)
     master.groups.find_or_create("g")
@@ -118,7 +118,7 @@ async def test_offsets_follow_a_reset_but_not_a_master_that_returns_with_old_one
     await wait_until(lambda: slave.offsets.query("g", "t", 0) == 9, timeout_s=60)
     await master.stop()
     await commit(pair, slave, 30)  # a consumer continues at the slave
-    master = await pair.start("master", listen_port=port, enable_vip_listener=False)
+    master = await pair.start("master", listen_port=port)
     assert master.offsets.query("g", "t", 0) == 9
     slave.replication.become_slave(master.identity.ha_address, master_address=master.address)
     await wait_until(lambda: master.offsets.query("g", "t", 0) == 30, timeout_s=60)

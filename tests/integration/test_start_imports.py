@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.port_pairs import free_port_pair
+from tests.ports import free_broker_port, free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 # What a broker without replicas, access control, metrics or controllers has no use for.
@@ -169,7 +169,7 @@ def test_with_native_code_the_python_backend_is_not_loaded(tmp_path: Path) -> No
 
 
 def test_up_loads_no_more_of_a_client_than_it_asks(tmp_path: Path) -> None:
-    port, nameserver_port = free_port_pair()
+    port, nameserver_port = free_broker_port(), free_port()
     modules = loaded(UP, str(tmp_path / "data"), str(port), str(nameserver_port))
     assert "aerobee.nameserver.server" in modules
     assert found_of(NOT_IN_UP, modules) == []

@@ -13,8 +13,8 @@ import pytest
 
 from aerobee.access.config import AccessConfig
 from aerobee.errors import ConfigError
-from aerobee.ops.servers.listening import free_ports
 from aerobee.ops.servers.up_access import own_keys, require_inner_keys, what_commands_need
+from tests.ports import free_block, free_port
 
 USER = '{"username":"root","password":"root-secret-1"}'
 INNER = '{"accessKey":"brokers","secretKey":"brokers-secret"}'
@@ -23,9 +23,9 @@ WITH_INNER = {**ON, "AEROBEE_INNERCLIENTAUTHENTICATIONCREDENTIALS": INNER}
 
 
 def start(directory: Path, settings: dict[str, str]) -> subprocess.Popen[str]:
-    port, nameserver = sorted(free_ports(2))
+    port, nameserver = free_block(20) + 2, free_port()
     environment = {key: value for key, value in os.environ.items() if not key.startswith("AEROBEE_")}
-    ports = ("--port", str(min(port, 65_000)), "--nameserver-port", str(nameserver))
+    ports = ("--port", str(port), "--nameserver-port", str(nameserver), "--grpc-port", str(free_block(2)))
     arguments = ("--brokers", "2", *ports, "--data", str(directory), "--no-console", "--json")
     return subprocess.Popen(
         [sys.executable, "-m", "aerobee.ops", "up", *arguments],

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from aerobee.ops.servers.listening import free_ports
+from tests.ports import free_broker_port, free_port
 from tests.waiting import wait_until
 
 WITHIN_S = 120.0  # a process is started for the first page, on a machine that may be busy
@@ -27,12 +27,19 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="ch
 
 @contextmanager
 def up(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    port, nameserver = free_ports(2)
+    ports = (
+        "--port",
+        str(free_broker_port()),
+        "--nameserver-port",
+        str(free_port()),
+        "--grpc-port",
+        str(free_port()),
+    )
     environment = {key: value for key, value in os.environ.items() if not key.startswith("AEROBEE_")}
     process = subprocess.Popen(
         [
             *AEROBEE,
-            *("up", "--ephemeral", "--port", str(min(port, 65_000)), "--nameserver-port", str(nameserver)),
+            *("up", "--ephemeral", *ports),
             *arguments,
         ],
         stdout=subprocess.PIPE,
@@ -95,7 +102,7 @@ async def test_it_ends_when_up_is_killed() -> None:
 
 
 def test_its_address_stands_in_what_up_says() -> None:
-    (port,) = free_ports(1)
+    port = free_port()
     with up("--console", str(port)) as process:
         assert process.stdout is not None
         lines = []
@@ -120,7 +127,7 @@ def test_without_a_console() -> None:
 def test_a_console_may_open_as_many_files_as_the_system_lets_it() -> None:
     """Most systems give a process 1,024 at first: the tabs of a browser and untrusted peers exhausted them long before the bound."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    (port,) = free_ports(1)
+    port = free_port()
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 1_000), hard))
     try:
         process = subprocess.Popen(

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.ops.servers.listening import free_ports
 from tests.integration.certificates import identity
+from tests.ports import free_block, free_port
 
 SHELL = "/bin/bash"
 
@@ -24,7 +24,11 @@ def printed_by_up(directory: Path, settings: dict[str, str], *arguments: str) ->
     """`aerobee up` in a separate process, and its lines after "In another terminal:"."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("AEROBEE_")}
     process = subprocess.Popen(
-        [sys.executable, "-m", "aerobee.ops", "up", "--ephemeral", "--no-console", *arguments],
+        [
+            *(sys.executable, "-m", "aerobee.ops", "up", "--ephemeral", "--no-console"),
+            *("--grpc-port", str(free_block(3))),
+            *arguments,
+        ],
         env={**environment, **settings},
         cwd=directory,
         stdout=subprocess.PIPE,
@@ -67,7 +71,7 @@ def run_printed(directory: Path, lines: list[str], typed: str = "") -> str:
 
 def ports(count: int) -> tuple[str, ...]:
     """Options for free ports: a broker takes adjacent ports too."""
-    port, nameserver, controller = (str(each) for each in free_ports(3))
+    port, nameserver, controller = (str(each) for each in (free_block(40) + 2, free_port(), free_block(3)))
     more = ("--controller-port", controller) if count > 1 else ()
     return ("--port", port, "--nameserver-port", nameserver, *more)
 

@@ -13,7 +13,6 @@ import itertools
 import json
 import os
 import pathlib
-import random
 import shlex
 import shutil
 import signal
@@ -26,6 +25,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from tests.ports import free_broker_port
 from tests.waiting import wait_for
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -83,22 +83,6 @@ def missing_pieces() -> list[str]:
     return missing + ([] if shutil.which("java") else ["java"])
 
 
-_PORTS = itertools.count(random.Random().randrange(21_000, 29_000, 10), 10)  # below the ephemeral range
-
-
-def free_port() -> int:
-    """A port p that is free together with p - 2 (RocketMQ's fast port) and p + 1 (replication)."""
-    while True:
-        port = next(_PORTS)
-        try:
-            for each in (port - 2, port, port + 1):
-                with socket.socket() as probe:
-                    probe.bind(("127.0.0.1", each))
-        except OSError:
-            continue
-        return port
-
-
 def call(address: str, code: int, ext: dict[str, Any], body: bytes = b"") -> tuple[dict[str, Any], bytes]:
     """One remoting call in JSON, made without any of the code under test. Returns (header, body)."""
     host, port = address.rsplit(":", 1)
@@ -133,7 +117,7 @@ class Server(abc.ABC):
         self.name = name
         self.root = root
         self.root.mkdir(parents=True, exist_ok=True)
-        self.port = port or free_port()
+        self.port = port or free_broker_port()
         self.address = f"127.0.0.1:{self.port}"
         self.process: subprocess.Popen[bytes] | None = None
         self.log = root / f"{name}.out"
@@ -313,7 +297,7 @@ class Proxy(Server):
 
     def __init__(self, root: pathlib.Path, namesrv: str) -> None:
         super().__init__("rocketmq", root, "proxy")
-        self._remoting_port = free_port()
+        self._remoting_port = free_broker_port()
         self._config = {
             "rocketMQClusterName": "DefaultCluster",
             "proxyMode": "CLUSTER",

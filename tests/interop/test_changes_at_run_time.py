@@ -18,7 +18,8 @@ from collections.abc import Iterator
 
 from tests.interop.java_topics import make_group, make_topic
 from tests.interop.raw_requests import FOUND, has_message, pop, send
-from tests.interop.rocketmq import Broker, Cluster, Driver, NameServer, call, free_port, routed_brokers
+from tests.interop.rocketmq import Broker, Cluster, Driver, NameServer, call, routed_brokers
+from tests.ports import free_port
 from tests.waiting import wait_for
 
 PULL, MAX_OFFSET, RECALL, HEARTBEAT = 11, 30, 370, 34

@@ -18,7 +18,8 @@ from aerobee.remoting import fastjson
 from tests.interop.conftest import targets
 from tests.interop.java_pops import JavaPops, use_pop
 from tests.interop.java_topics import make_group, make_topic, numbered
-from tests.interop.rocketmq import Broker, Cluster, Driver, NameServer, free_port
+from tests.interop.rocketmq import Broker, Cluster, Driver, NameServer
+from tests.ports import free_broker_port
 from tests.waiting import wait_async, wait_for
 
 
@@ -140,7 +141,7 @@ def popped_offsets(file: pathlib.Path, topic: str, group: str) -> int:
 async def test_what_is_invisible_at_one_broker_comes_again_at_the_other(
     namesrv: str, tmp_path: pathlib.Path, first: str, second: str
 ) -> None:
-    port = free_port()
+    port = free_broker_port()
     topic, group = "TopicHandover", "CG_handover"
     before = Broker(first, tmp_path / "broker", namesrv, port=port)
     await asyncio.to_thread(before.start)

@@ -23,9 +23,9 @@ from tests.interop.rocketmq import (
     JavaClient,
     NameServer,
     call,
-    free_port,
 )
 from tests.interop.store_contents import QUEUES, Sent
+from tests.ports import free_broker_port
 from tests.waiting import wait_for
 
 PAIRS = {
@@ -132,7 +132,7 @@ def as_of_a_slave(path: pathlib.Path) -> None:
 def test_a_directory_goes_to_the_other_product_and_back(
     driver: Driver, namesrv: str, topic: str, tmp_path: pathlib.Path, first: str, second: str, ending: str
 ) -> None:
-    port = free_port()
+    port = free_broker_port()
     store = tmp_path / "store"
     brokers = [
         Broker(kind, tmp_path / f"{turn}-{kind}", namesrv, store=store, port=port)
@@ -184,7 +184,7 @@ def test_a_directory_goes_to_the_other_product_and_back(
 def test_a_broker_killed_while_it_writes_leaves_all_acknowledged_messages_to_the_other_product(
     driver: Driver, namesrv: str, topic: str, tmp_path: pathlib.Path, first: str, second: str
 ) -> None:
-    port = free_port()
+    port = free_broker_port()
     store = tmp_path / "store"
     acked: dict[tuple[int, int], str] = {}
     keys: dict[str, str] = {}

@@ -25,8 +25,8 @@ from tests.interop.rocketmq import (
     NameServer,
     call,
     cpp_send,
-    free_port,
 )
+from tests.ports import free_broker_port
 from tests.waiting import wait_for
 
 LATE_MS = {"aerobee": 900, "rocketmq": 5_000}
@@ -185,7 +185,7 @@ def bodies(address: str, topic: str) -> list[str]:
 def test_the_other_product_delivers_pending_timers(
     driver: Driver, namesrv: str, tmp_path: pathlib.Path, first: str, second: str, how: str
 ) -> None:
-    store, port, topic = tmp_path / "store", free_port(), driver.unique("Handover")
+    store, port, topic = tmp_path / "store", free_broker_port(), driver.unique("Handover")
     waits_ms = {"soon": 500, "a": 6_000, "b": 7_300, "recalled": 7_000}
     before = Broker(first, tmp_path / first, namesrv, store=store, port=port, recallMessageEnable="true")
     after = Broker(second, tmp_path / second, namesrv, store=store, port=port, recallMessageEnable="true")

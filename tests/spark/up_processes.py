@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -16,8 +14,8 @@ from pathlib import Path
 
 from aerobee.client.sync import SyncAdmin
 from aerobee.errors import AerobeeError
+from tests.ports import free_block
 
-PORTS = range(20_000, 32_000, 60)  # below those that connections take
 SMALL = ("mappedFileSizeCommitLog=16777216", "maxHashSlotNum=50000", "maxIndexNum=200000")
 NEVER = 0xFFFF
 
@@ -26,8 +24,13 @@ class UpProcesses:
     """`with UpProcesses(directory, "--brokers", "2") as up`."""
 
     def __init__(self, directory: Path, *arguments: str) -> None:
-        base = _free_base()
-        ports = {"--port": base + 20, "--nameserver-port": base, "--controller-port": base + 1}
+        base = free_block(60)
+        ports = {
+            "--port": base + 20,
+            "--nameserver-port": base,
+            "--controller-port": base + 1,
+            "--grpc-port": base + 10,
+        }
         self._log = directory / "up.log"
         self._command = [
             *(sys.executable, "-m", "aerobee.ops", "up", "--json", "--no-console", *arguments),
@@ -103,13 +106,3 @@ class UpProcesses:
         finally:
             ended.set()
             thread.join()
-
-
-def _free_base() -> int:
-    """The first of 60 ports that are free."""
-    for base in random.sample(PORTS, len(PORTS)):
-        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
-            for port in range(base, base + 60):
-                stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
-            return base
-    raise AssertionError("no free ports")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from collections.abc import Iterable
 from pathlib import Path
 
 from aerobee.host_port import bare_host, join_address
@@ -59,22 +58,3 @@ def require_directory(path: Path, change: str) -> None:
         raise LocalRefused(
             f"this user cannot write to the data directory {path}; check its owner, or choose another with {change}"
         )
-
-
-def free_ports(count: int, taken: Iterable[int] = ()) -> list[int]:
-    """Return `count` ports of 127.0.0.1 that are free now."""
-    held: list[socket.socket] = []
-    found: list[int] = []
-    avoid = set(taken)
-    try:
-        while len(found) < count:
-            probe = socket.socket()
-            held.append(probe)
-            probe.bind(("127.0.0.1", 0))
-            port = int(probe.getsockname()[1])
-            if port not in avoid:
-                found.append(port)
-    finally:
-        for probe in held:
-            probe.close()
-    return found

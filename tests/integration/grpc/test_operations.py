@@ -16,14 +16,14 @@ from aerobee.ops.diagnosis.doctor import examine
 from aerobee.ops.diagnosis.grpc_findings import examine_grpc, refusal_findings
 from aerobee.testing import LocalCluster
 from tests.integration.grpc.client import GrpcClient
-from tests.ports import free_block
+from tests.ports import free_port
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "grpc.md"
 
 
 @pytest.fixture
 async def with_port() -> AsyncIterator[tuple[LocalCluster, int]]:
-    port = free_block(1)
+    port = free_port()
     async with LocalCluster(broker_config={"grpcServerPort": port}) as cluster:
         yield cluster, port
 
@@ -36,7 +36,7 @@ async def test_doctor_connects_to_the_grpc_port(with_port: tuple[LocalCluster, i
 
 
 async def test_doctor_says_why_the_grpc_port_does_not_answer() -> None:
-    port = free_block(1)
+    port = free_port()
     runtime, config = {"grpcPort": str(port)}, {"grpcServerPort": str(port)}
     (finding,) = await examine_grpc("broker a", "127.0.0.1:10911", runtime, config)
     assert finding.level == "fail"

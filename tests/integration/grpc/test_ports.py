@@ -12,13 +12,13 @@ from aerobee import Message
 from aerobee.broker.assembly import grpc_endpoint, ports
 from aerobee.client.base.config import ClientConfig
 from aerobee.grpc.proto import messages as pb
-from aerobee.ops.servers.listening import free_ports
 from aerobee.testing import LocalCluster
 from tests.integration.grpc.client import GrpcClient, message
+from tests.ports import free_port
 
 
 async def test_the_grpc_port_takes_either_protocol() -> None:
-    (port,) = free_ports(1)
+    port = free_port()
     async with LocalCluster(broker_config={"grpcServerPort": port}) as cluster:
         await cluster.create_topic("orders", queues=1)
         async with GrpcClient(f"127.0.0.1:{port}") as client:
@@ -79,7 +79,7 @@ async def test_a_broker_without_the_packages_serves_remoting_alone(
 ) -> None:
     for module in (grpc_endpoint, ports):
         monkeypatch.setattr(module, "grpc_is_installed", lambda: False)
-    (port,) = free_ports(1)
+    port = free_port()
     async with LocalCluster(broker_config={"grpcServerPort": port}) as cluster:
         lines = [record.getMessage() for record in caplog.records if "gRPC" in record.getMessage()]
         assert lines == [

@@ -9,7 +9,6 @@ import pytest
 from aerobee.errors import ConfigError
 from aerobee.ops.servers.broker import start_broker
 from aerobee.ops.servers.controller import make_controller, names_of
-from aerobee.ops.servers.listening import free_ports
 from aerobee.ops.servers.nameserver import _names, start_nameserver
 from aerobee.ops.settings.settings import (
     ControllerSettings,
@@ -17,6 +16,7 @@ from aerobee.ops.settings.settings import (
     controller_settings,
     nameserver_settings,
 )
+from tests.ports import free_port
 
 PLAIN = "tls.server.plainListeners"
 INSIDE = "listeners=internal://127.0.0.1:0,external://127.0.0.1:0"
@@ -29,7 +29,7 @@ def broker(directory: Path, *more: str) -> None:
 
 
 async def test_a_brokers_second_port_is_a_name_where_there_is_one(tmp_path: Path) -> None:
-    (port,) = free_ports(1)
+    port = free_port()
     broker(tmp_path, f"listenPort={port}", f"{PLAIN}=default,vip")
     broker(tmp_path, INSIDE, f"{PLAIN}=internal,vip")
     for without in ("enableVipListener=false", "listenPort=0"):
@@ -48,7 +48,7 @@ async def test_a_name_that_two_listeners_have_is_refused(tmp_path: Path) -> None
 
 
 def quorum(directory: Path, *more: str) -> list[str]:
-    (port,) = free_ports(1)
+    port = free_port()
     return [
         "controllerDLegerGroup=q",
         f"controllerDLegerPeers=n0-127.0.0.1:{port}",
@@ -60,7 +60,7 @@ def quorum(directory: Path, *more: str) -> list[str]:
 
 
 async def test_a_controller_has_a_default_listener_only_with_a_port_of_its_own(tmp_path: Path) -> None:
-    (port,) = free_ports(1)
+    port = free_port()
     for more in ((), (f"{PLAIN}=quorum",), (f"listenPort={port}", f"{PLAIN}=quorum,default")):
         make_controller(controller_settings(assignments=quorum(tmp_path, *more), environ={}))
     with pytest.raises(ConfigError, match=r"names unknown listeners: default; this process has quorum$"):
@@ -80,7 +80,7 @@ async def hosted(directory: Path, *more: str) -> None:
 async def test_listeners_of_a_nameserver_and_of_its_controller_have_names_of_their_own(
     tmp_path: Path,
 ) -> None:
-    (port,) = free_ports(1)
+    port = free_port()
     await hosted(tmp_path, f"listenPort={port}", f"{PLAIN}=default,quorum")
     with pytest.raises(
         ConfigError, match=r"names unknown listeners: default; this process has internal, external, quorum$"

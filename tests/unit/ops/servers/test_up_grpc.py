@@ -8,9 +8,9 @@ import pytest
 
 from aerobee.errors import UsageError
 from aerobee.ops.servers import up_grpc
-from aerobee.ops.servers.listening import free_ports
 from aerobee.ops.servers.up_grpc import NOT_INSTALLED, grpc_ports
 from aerobee.ops.terminal.failure import PortTaken
+from tests.ports import free_port
 
 HOST = "127.0.0.1"
 
@@ -41,7 +41,7 @@ def test_a_chosen_port_in_use_is_refused() -> None:
 
 
 def test_a_chosen_port_of_another_server_is_refused() -> None:
-    (port,) = free_ports(1)
+    port = free_port()
     with pytest.raises(UsageError, match=f"port {port} is that of another server"):
         grpc_ports(port, host=HOST, count=1, taken=frozenset({port}))
     with pytest.raises(UsageError, match="is too high for 2 brokers"):
