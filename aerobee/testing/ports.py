@@ -110,7 +110,7 @@ def _open_counter(path: Path) -> int | None:
     os.lseek(descriptor, 0, os.SEEK_SET)
     text = os.read(descriptor, COUNTER_BYTES_MAX + 1)
     os.lseek(descriptor, 0, os.SEEK_SET)
-    # Everybody may write to the temporary directory: a link there must not lead the counter into another file.
+    # Any user may write to the temporary directory: a link there must not lead the counter into another file.
     is_ours = os.path.samestat(os.fstat(descriptor), os.lstat(path)) and os.fstat(descriptor).st_nlink == 1
     if is_ours and len(text) <= COUNTER_BYTES_MAX and (not text or text.isdigit()):
         return descriptor

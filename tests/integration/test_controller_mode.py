@@ -218,6 +218,7 @@ async def test_a_deposed_master_forgets_progress_in_what_is_cut_off(group: Group
     assert a.controllers.agent.mode.confirm_offset <= cut_end
     await group.sent(b, [b"second epoch"])
     await same(a, b)
+    await wait_until(lambda: group.members() == {1, 2}, "the slave may be elected", timeout_s=60)
     await group.controllers[0]._masters.elect("broker-g", preferred_id=1)
     await wait_until(lambda: a.role.role is Role.MASTER, timeout_s=60)
     assert a.offsets.query("g", "t", 0) == 5

@@ -213,7 +213,7 @@ class Broker:
             raise
         try:
             await base.load_tables()
-            ha_port = await open_ha_port(self._ha_listener, self.config, base.store_config)
+            ha_port = await open_ha_port(self._ha_listener, self.config, base.store_config, self.clock)
             self.identity = await self.ports.open(ha_port)
             serving = self._serving = Serving(
                 base,
@@ -225,7 +225,7 @@ class Broker:
             await self.store.start()
         except BaseException:
             await self._close_exporter()
-            self._ha_listener.close()
+            await self._ha_listener.close()
             await self.ports.abandon()
             base.files.close(wait=False)
             base.access.close()

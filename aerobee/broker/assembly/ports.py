@@ -6,7 +6,6 @@ clients before 4.5 (the fast remoting server, vipChannel).
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 
 from aerobee.access.addresses import networks_of
@@ -30,11 +29,10 @@ from aerobee.remoting.limits import ConnectionLimits
 from aerobee.remoting.loop_watch import LoopWatch
 from aerobee.remoting.other_protocol import OtherProtocol
 from aerobee.remoting.peer import Handler, Peer, Reply
+from aerobee.remoting.port_retry import PortRetry
 from aerobee.remoting.request_stats import RequestStats
 from aerobee.remoting.server import Listener, RemotingServer, connections_max
 from aerobee.remoting.tls import ServerTls
-
-log = logging.getLogger(__name__)
 
 VIP_OFFSET = -2
 VIP_LISTENER = "vip"
@@ -56,7 +54,9 @@ class Ports:
     ) -> None:
         """`direct`: where native code reads the sockets, the network in which the ports are opened instead."""
         self._live = live
+        self._clock = clock
         self._direct = direct
+        self._vip_retry: PortRetry | None = None
         self._is_serving = False
         self._has_grpc_port = False
         self._handlers: dict[int, Handler] = {}
@@ -96,7 +96,7 @@ class Ports:
         return self.main.address_of(GRPC_LISTENER)[1] if self._has_grpc_port else 0
 
     async def open(self, ha_port: int = 0) -> BrokerIdentity:
-        """Bind. `ha_port` is where slaves connect, 0: one above the first listener's port. Raises OSError when an address is taken; the second port may be taken unless the configuration requires it."""
+        """Bind. `ha_port` is where slaves connect, 0: one above the first listener's port. Raises OSError when an address is taken; the second port may be taken unless the configuration requires it; it is then bound as soon as it is free."""
         config = self._live.value
         listeners = [Listener(e.name, e.host, e.port) for e in config.bound_listeners]
         if config.grpc_server_port and grpc_is_installed():
@@ -124,13 +124,20 @@ class Ports:
 
     async def close(self) -> None:
         """Redirect clients to other brokers, finish running requests, close."""
+        await self._stop_retry()
         await self.main.stop()
         await self.vip.stop()
 
     async def abandon(self) -> None:
         """Close without notifying peers."""
+        await self._stop_retry()
         await self.main.stop(go_away=False, drain_s=0)
         await self.vip.stop(go_away=False, drain_s=0)
+
+    @property
+    def missing(self) -> str:
+        """The second port while it is not bound although the configuration has it, and why."""
+        return self._vip_retry.missing if self._vip_retry is not None else ""
 
     def runtime_info(self) -> dict[str, str]:
         """Keys for GET_BROKER_RUNTIME_INFO (28)."""
@@ -188,12 +195,24 @@ class Ports:
             return
         first = config.bound_listeners[0]
         port = self.main.address_of(first.name)[1] + VIP_OFFSET
+        listeners = [Listener(VIP_LISTENER, first.host, port)]
         try:
-            await self.vip.start([Listener(VIP_LISTENER, first.host, port)])
+            await self.vip.start(listeners)
         except OSError as error:
             if config.enable_vip_listener:
                 raise
-            log.warning("port %d, for clients before 4.5 and replicas, cannot be bound: %s", port, error)
+            self._vip_retry = PortRetry(
+                self._clock,
+                lambda: self.vip.start(listeners),
+                port=port,
+                purpose="for clients before 4.5 and replicas",
+                advice="enableVipListener=false disables the port",
+            )
+            self._vip_retry.start(error)
+
+    async def _stop_retry(self) -> None:
+        if self._vip_retry is not None:
+            await self._vip_retry.stop()
 
 
 def has_vip_listener(config: BrokerConfig) -> bool:

@@ -152,6 +152,7 @@ class Serving:
         self.parts = self._make_parts(identity)
         self._modes = request_modes(self.parts)
         self.controllers: ControllerMode | None = None
+        self._ha_listener = ha_listener
         self.replication = self._make_replication(ha_listener)
         self.replication.after_cut.resume()  # before features read state that refers to it
         self.features = make_features(self.parts)
@@ -515,6 +516,7 @@ class Serving:
             "refusedSends": str(self.overload.refused_count),
             **replication_facts(self.replication.state(), self._own_id),
             **self._ports.runtime_info(),
+            "portsNotBound": "\n".join(filter(None, (self._ha_listener.missing, self._ports.missing))),
             "indexTrouble": base.store.index.fault,
             "boundsReached": str(base.bounds.reached_count),
             "accessRefusals": str(base.access.gate.refused_count),

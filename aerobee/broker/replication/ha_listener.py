@@ -7,8 +7,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from aerobee.broker.replication.unproven_connections import UnprovenConnections
+from aerobee.clock import Clock
 from aerobee.host_port import bare_host
 from aerobee.network import Network, NetworkServer
+from aerobee.remoting.port_retry import PortRetry
 from aerobee.store.files.config import StoreConfig
 
 if TYPE_CHECKING:
@@ -33,6 +35,12 @@ class HaListener:
         self._unproven = UnprovenConnections()
         self._make_connection: Callable[[], asyncio.Protocol] = _Closing
         self._server: NetworkServer | None = None
+        self._retry: PortRetry | None = None
+
+    @property
+    def missing(self) -> str:
+        """The port that is not bound yet, and why; empty when it is bound."""
+        return self._retry.missing if self._retry is not None else ""
 
     @property
     def port(self) -> int:
@@ -44,6 +52,17 @@ class HaListener:
         self._server = await self._network.create_server(
             lambda: self._make_connection(), bare_host(host), port
         )
+
+    def retry_open(self, clock: Clock, host: str, port: int, error: OSError) -> None:
+        """Keep trying to bind after open() failed with `error`. Slaves, which know the address, keep trying too."""
+        self._retry = PortRetry(
+            clock,
+            lambda: self.open(host, port),
+            port=port,
+            purpose="where slaves connect",
+            advice="haListenPort sets another port",
+        )
+        self._retry.start(error)
 
     def serve(self, make_connection: Callable[[], asyncio.Protocol]) -> None:
         """Serve connections with these protocols from now on. The protocols limit the number of connections
@@ -66,8 +85,10 @@ class HaListener:
                 make, network, tls, is_master=True, unproven=unproven
             )
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Accept no more connections; close unauthenticated ones."""
+        if self._retry is not None:
+            await self._retry.stop()
         self._make_connection = _Closing
         self._unproven.end()
         if self._server is not None:

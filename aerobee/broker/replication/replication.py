@@ -159,7 +159,7 @@ class Replication:
 
     async def stop(self) -> None:
         """Take no connections, close the open ones, follow no broker."""
-        self._listener.close()
+        await self._listener.close()
         self._store.on_burst(None)
         self._ack.set_replication(None)
         self._mode.close()

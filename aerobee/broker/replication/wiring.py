@@ -18,8 +18,9 @@ from aerobee.broker.replication.replica_acks import ReplicaAcks
 from aerobee.broker.replication.replication import CopyFeatures, Replication
 from aerobee.broker.state.config import BrokerConfig
 from aerobee.broker.state.master_questions import MasterQuestions
+from aerobee.clock import Clock
 from aerobee.errors import ConfigError
-from aerobee.host_port import split_address
+from aerobee.host_port import PORT_MAX, split_address
 from aerobee.network import Network
 from aerobee.remoting.protocol import MASTER_ID
 from aerobee.store.files.config import BrokerRole, StoreConfig
@@ -69,13 +70,16 @@ def _check_controller_mode(config: BrokerConfig, store: StoreConfig) -> None:
         )
 
 
-async def open_ha_port(listener: HaListener, config: BrokerConfig, store: StoreConfig) -> int:
-    """Bind the HA port; return it, 0 when it is taken and not configured. Raises OSError.
+async def open_ha_port(listener: HaListener, config: BrokerConfig, store: StoreConfig, clock: Clock) -> int:
+    """Bind the HA port; return it, 0 when it is taken and not configured. Raises OSError, ConfigError when there is no such port.
 
-    A master without replicas starts although another process has the port behind its own.
+    A master without replicas starts although another process has the port behind its own; the listener then binds it as soon as
+    that process releases it. The broker advertises the port from its start.
     """
     first = config.bound_listeners[0]
     port = store.ha_listen_port or (first.port + 1 if first.port else 0)
+    if port > PORT_MAX:
+        raise ConfigError(f"the HA port, one above {first.port}, would be {port}: set haListenPort")
     try:
         await listener.open(first.host, port)
     except OSError as error:
@@ -85,9 +89,7 @@ async def open_ha_port(listener: HaListener, config: BrokerConfig, store: StoreC
             or config.enable_controller_mode
         ):
             raise
-        log.warning(
-            "port %d, where slaves would connect, cannot be bound: %s (set haListenPort)", port, error
-        )
+        listener.retry_open(clock, first.host, port, error)
     return listener.port
 
 

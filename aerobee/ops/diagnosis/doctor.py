@@ -47,6 +47,12 @@ _STUCK = "the broker retries every second; its log has the complete error"
 _NO_INDEX = (
     "free disk space and restart the broker; messages stored until then are delivered, but not found by key"
 )
+_PORT_IN_USE = (
+    "the broker tries again every 30 s; find the process that uses the port with `ss -tanp`, and stop it"
+)
+_SHARED_ID = (
+    "set another instance name at one of these clients; `aerobee why --group GROUP` shows the members"
+)
 _AGE = re.compile(r"(\d+) days?, (\d+) hours?, (\d+) minutes?, (\d+) seconds?")
 SYMBOLS = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "fail": ("✗", "bold red")}
 
@@ -390,16 +396,14 @@ def runtime_findings(
                 advice="the broker is starting, stopping, or isolated; see its log",
             )
         )
-    for shared in filter(None, runtime.get("clientIdsShared", "").split("\n")):
-        findings.append(
-            Finding(
-                part=part,
-                check="client ids",
-                level="warn",
-                detail=shared,
-                advice="set another instance name at one of these clients; `aerobee why --group GROUP` shows the members",
-            )
+    findings += [
+        Finding(part=part, check=check, level="warn", detail=before + text, advice=advice)
+        for key, check, before, advice in (
+            ("portsNotBound", "ports", "the broker cannot bind port ", _PORT_IN_USE),
+            ("clientIdsShared", "client ids", "", _SHARED_ID),
         )
+        for text in filter(None, runtime.get(key, "").split("\n"))
+    ]
     for key, value in sorted(runtime.items()):
         if key.startswith("registeredAt_"):
             findings.append(

@@ -54,6 +54,16 @@ def test_kinds_that_a_master_cannot_serve_fail() -> None:
     )
 
 
+def test_ports_that_are_not_bound_are_warned_about() -> None:
+    runtime = RUNTIME | {"portsNotBound": "10912, where slaves connect: Address already in use"}
+    found = by_check(runtime_findings("broker a", runtime, {}, 1_100.0))["ports"]
+    assert (found.level, found.detail) == (
+        "warn",
+        "the broker cannot bind port 10912, where slaves connect: Address already in use",
+    )
+    assert "ports" not in by_check(runtime_findings("broker a", RUNTIME | {"portsNotBound": ""}, {}, 1_100.0))
+
+
 def test_clock_disk_state_and_registration_are_judged() -> None:
     runtime = RUNTIME | {
         "commitLogDiskRatio": "0.95",
