@@ -10,6 +10,7 @@ from typing import Any
 
 from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters
+from mcp.client.stdio import stdio_client as transport
 
 TIMEOUT_S = 120.0
 
@@ -22,7 +23,7 @@ async def stdio_client(nameserver: str, *options: str, **environment: str) -> As
         args=["-m", "aerobee", "mcp", "--nameserver", nameserver, *options],
         env=environment,
     )
-    async with Client(parameters, read_timeout_seconds=TIMEOUT_S) as client:
+    async with Client(transport(parameters), read_timeout_seconds=TIMEOUT_S) as client:
         yield client
 
 
