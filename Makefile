@@ -131,7 +131,7 @@ console:
 compose: native
 	scripts/setup-interop
 	scripts/setup-prometheus
-	$(PYTEST) -q tests/deploy/test_image.py tests/deploy/test_compose.py
+	$(PYTEST) -q tests/deploy/test_image.py tests/deploy/test_container.py tests/deploy/test_compose.py
 
 # The chart in a real Kubernetes of one node, made of package registries' programs; 20 CPU minutes of builds the first time (root).
 kubernetes: native

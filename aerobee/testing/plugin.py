@@ -12,8 +12,11 @@
 of the test, whatever `loop_scope` it has; any other test, also one that anyio runs, gets a ThreadedCluster, whose
 methods block. `aerobee_cluster_session` is a ThreadedCluster: its event loop outlives every test's loop.
 
+    def test_image(aerobee_container): ...                      # AerobeeContainer, one for the whole run
+
 Options of the cluster: `@pytest.mark.aerobee_cluster(brokers=2, broker_config={...})`; of the session's cluster: a
-fixture `aerobee_cluster_options` of session scope in conftest.py that returns them.
+fixture `aerobee_cluster_options` of session scope in conftest.py that returns them; of the container: one named
+`aerobee_container_options`.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ import pytest
 from aerobee.errors import UsageError
 
 if TYPE_CHECKING:
+    from aerobee.testing.container import AerobeeContainer
     from aerobee.testing.local_cluster import LocalCluster
     from aerobee.testing.threaded_cluster import ThreadedCluster
 
@@ -65,6 +69,25 @@ def aerobee_cluster_session(aerobee_cluster_options: dict[str, Any]) -> Iterator
     """One cluster for the whole run, in a background thread. Topics and groups outlive the tests that created them."""
     with _threaded_cluster(aerobee_cluster_options) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def aerobee_container_options() -> dict[str, Any]:
+    """Override in conftest.py to start `aerobee_container` with other options, such as `image`."""
+    return {}
+
+
+@pytest.fixture(scope="session")
+def aerobee_container(aerobee_container_options: dict[str, Any]) -> Iterator[AerobeeContainer]:
+    """One container with a cluster for the whole run; needs Docker and the extra container."""
+    try:
+        module = import_module("aerobee.testing.container")
+    except ImportError as missing:
+        raise UsageError(
+            "aerobee_container needs a package that is not installed: pip install 'aerobee[container]'"
+        ) from missing
+    with module.AerobeeContainer(**aerobee_container_options) as container:
+        yield container
 
 
 def marker_options(request: pytest.FixtureRequest) -> dict[str, Any]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 import pathlib
 import subprocess
 from typing import Any
+
+import docker as docker_sdk
+from docker.errors import NotFound
 
 from tests.interop import rocketmq
 
@@ -68,10 +71,19 @@ def on_the_host(*command: object, **options: Any) -> str:
     return run(DAEMON, "inside", *command, **options)
 
 
+def client() -> docker_sdk.DockerClient:
+    """The SDK's client of the daemon; the caller closes it."""
+    return docker_sdk.DockerClient(base_url=f"unix://{socket_path()}", timeout=int(COMMAND_S))
+
+
 def health(container: str) -> str:
     """What docker says of a container: running and healthy, or its state."""
-    found = json.loads(docker("inspect", container))[0]["State"]
-    return str(found.get("Health", {}).get("Status", found["Status"])) if found["Running"] else "stopped"
+    with contextlib.closing(client()) as found:
+        try:
+            state = found.containers.get(container).attrs["State"]
+        except NotFound as error:
+            raise AssertionError(str(error)) from error
+    return str(state.get("Health", {}).get("Status", state["Status"])) if state["Running"] else "stopped"
 
 
 def driver_on_the_host(root: pathlib.Path) -> rocketmq.Driver:

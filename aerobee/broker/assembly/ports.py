@@ -37,6 +37,9 @@ from aerobee.remoting.tls import ServerTls
 VIP_OFFSET = -2
 VIP_LISTENER = "vip"
 HA_OFFSET = 1
+# Several servers on one machine: the next broker's port, for the offsets above, and the controllers of one quorum.
+BROKER_PORT_STEP = 10
+CONTROLLERS_OF_A_QUORUM = 3
 GRPC_LISTENER = "grpc"  # of grpcServerPort
 
 

@@ -27,7 +27,12 @@ import typer
 
 from aerobee.access.opening import who_may_administer
 from aerobee.broker.assembly.broker import Broker
-from aerobee.broker.assembly.ports import HA_OFFSET, VIP_OFFSET
+from aerobee.broker.assembly.ports import (
+    BROKER_PORT_STEP,
+    CONTROLLERS_OF_A_QUORUM,
+    HA_OFFSET,
+    VIP_OFFSET,
+)
 from aerobee.broker.fastpath.choice import BackendChoice, choose_backend, wanted_backend
 from aerobee.client.session.registered import RegisteredBrokers
 from aerobee.config import Setting, environment_settings
@@ -58,7 +63,6 @@ from aerobee.ops.terminal.run import Stop, run
 from aerobee.remoting.protocol import MASTER_ID
 from aerobee.words import plural
 
-BROKER_PORT_STEP = 10
 BROKERS_MAX = 64
 HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?")
 # The option that sets each key which `up` decides for its brokers.
@@ -91,7 +95,6 @@ EPHEMERAL = {
 WANTED = {"enablePropertyFilter": "true"}
 # Acknowledged messages must survive a failover.
 REPLICATED = {"allAckInSyncStateSet": "true"}
-CONTROLLERS = 3
 REPLICAS_MAX = 9
 
 
@@ -182,7 +185,9 @@ def ports_of_up(port: int, broker_count: int, nameserver_port: int, controller_p
     """The ports that its servers take besides those of gRPC."""
     firsts = range(port, port + broker_count * BROKER_PORT_STEP, BROKER_PORT_STEP)
     of_brokers = {first + offset for first in firsts for offset in (VIP_OFFSET, 0, HA_OFFSET)}
-    return frozenset({nameserver_port, *range(controller_port, controller_port + CONTROLLERS), *of_brokers})
+    return frozenset(
+        {nameserver_port, *range(controller_port, controller_port + CONTROLLERS_OF_A_QUORUM), *of_brokers}
+    )
 
 
 def up(
@@ -376,7 +381,9 @@ def controller_flags(
     """Settings of the controllers of one machine."""
     said = [_value_of(text) for text in assignments if _key_of(text) == ADMIN_OPEN]
     shared = {ADMIN_OPEN: said[-1]} if said else {}
-    peers = ";".join(f"n{number}-{join_address(local, port + number)}" for number in range(CONTROLLERS))
+    peers = ";".join(
+        f"n{number}-{join_address(local, port + number)}" for number in range(CONTROLLERS_OF_A_QUORUM)
+    )
     return tuple(
         {
             "controllerDLegerGroup": "aerobee-up",
@@ -386,7 +393,7 @@ def controller_flags(
             "bindAddress": host,
             **shared,
         }
-        for number in range(CONTROLLERS)
+        for number in range(CONTROLLERS_OF_A_QUORUM)
     )
 
 
