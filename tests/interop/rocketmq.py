@@ -36,6 +36,13 @@ GRPC_CLASS_PATH = (
     f"{CACHE / 'classes-grpc'}:{CACHE / 'jars-grpc'}/*:{CACHE / 'jars' / 'fastjson2-2.0.59.jar'}"
 )
 GO_CLIENT = CACHE / "go-client"
+# The official gRPC clients with one program each: {"scenario", "outcome"} in lines of JSON. Java and Python have more scenarios.
+GRPC_PROGRAMS: dict[str, list[Any]] = {
+    "go": [CACHE / "go-grpc-client"],
+    "node": ["node", HERE / "node-grpc" / "scenarios.js"],
+    "rust": [CACHE / "rust-grpc-client"],
+}
+NODE_MODULES = CACHE / "node-grpc" / "node_modules"
 OLD_CLASS_PATH = f"{CACHE / 'classes-old'}:{CACHE / 'jars-old'}/*"
 GRPC_PYTHON = CACHE / "grpc-venv" / "bin" / "python"
 CPP_PYTHON = CACHE / "cpp-venv" / "bin" / "python"
@@ -326,10 +333,12 @@ class Proxy(Server):
 def grpc_scenarios(
     language: str, endpoint: str, prefix: str, root: pathlib.Path, *wanted: str
 ) -> dict[str, str]:
-    """Run java-grpc/GrpcScenarios.java or grpc/scenarios.py at an endpoint; return {scenario: outcome}."""
+    """Run the official client of a language at an endpoint; return {scenario: outcome}."""
     arguments = [endpoint, prefix, *wanted]
     command: list[Any] = [GRPC_PYTHON, HERE / "grpc" / "scenarios.py", *arguments]
-    if language == "java":
+    if language in GRPC_PROGRAMS:
+        command = [*GRPC_PROGRAMS[language], *arguments]
+    elif language == "java":
         command = [
             *JAVA,
             "-Xmx640m",
@@ -341,7 +350,8 @@ def grpc_scenarios(
         ]
     with (root / f"{language}.err").open("wb") as errors:
         result = subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=errors, timeout=1200, env={**os.environ, "HOME": str(root)}, check=False
+            command, stdout=subprocess.PIPE, stderr=errors, timeout=1200, check=False,
+            env={**os.environ, "HOME": str(root), "NODE_PATH": str(NODE_MODULES)},
         )  # fmt: skip
     lines = [json.loads(line) for line in result.stdout.splitlines() if line.startswith(b"{")]
     return {line["scenario"]: line["outcome"] for line in lines}
