@@ -89,7 +89,6 @@ async def up(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Up
         *("-m", "aerobee.ops", "up", "--json", "--replicas", "3", "--host", host),
         *("--data", str(tmp_path / "data")),
         *("--port", str(base + 20), "--nameserver-port", str(base), "--controller-port", str(base + 1)),
-        *("--grpc-port", str(base + 10)),
         *("--set", "mappedFileSizeCommitLog=16777216", "--set", "maxHashSlotNum=50000"),
         *("--set", "maxIndexNum=200000"),
         stdout=asyncio.subprocess.PIPE,

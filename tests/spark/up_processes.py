@@ -25,12 +25,7 @@ class UpProcesses:
 
     def __init__(self, directory: Path, *arguments: str) -> None:
         base = free_block(60)
-        ports = {
-            "--port": base + 20,
-            "--nameserver-port": base,
-            "--controller-port": base + 1,
-            "--grpc-port": base + 10,
-        }
+        ports = {"--port": base + 20, "--nameserver-port": base, "--controller-port": base + 1}
         self._log = directory / "up.log"
         self._command = [
             *(sys.executable, "-m", "aerobee.ops", "up", "--json", "--no-console", *arguments),
