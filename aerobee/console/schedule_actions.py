@@ -7,11 +7,11 @@ from aerobee.client.admin.schedules import ScheduleInfo
 from aerobee.console.fields import Fields, MakeCommand, Outcome, Run, text
 from aerobee.console.users import Role
 from aerobee.errors import RequestNotSupported, UsageError
-from aerobee.ops.commands.schedule import not_an_aerobee_broker
+from aerobee.ops.commands.schedule import not_an_aerobee_broker, ticks_after
 from aerobee.ops.terminal.times import moment_text, span_ms
-from aerobee.remoting.body.recurring_schedule import ALL, RecurringSchedule
+from aerobee.remoting.body.recurring_schedule import ALL, SCHEDULE_BODY_BYTES_MAX, RecurringSchedule
 
-BODY_MAX = 256 * 1024
+NEXT_TICKS = 5
 DONE = {"pause": "is paused", "resume": "is resumed", "delete": "is deleted"}
 EFFECTS = {
     "pause": "would send nothing until it is resumed; the ticks in between are never delivered",
@@ -37,8 +37,8 @@ class ScheduleActions:
         schedule, body = _schedule(fields), str(fields.get("body", "")).encode()
         if not body:
             raise UsageError("body is missing: the message of each tick")
-        if len(body) > BODY_MAX:
-            raise UsageError(f"the body is larger than the limit of {BODY_MAX} bytes")
+        if len(body) > SCHEDULE_BODY_BYTES_MAX:
+            raise UsageError(f"the body is larger than the limit of {SCHEDULE_BODY_BYTES_MAX} bytes")
         ticks = (
             ("--cron", schedule.cron, "--tz", schedule.time_zone)
             if schedule.cron
@@ -88,6 +88,17 @@ class ScheduleActions:
             return await self._admin.schedules(name=name)
         except RequestNotSupported as error:
             raise not_an_aerobee_broker(error) from error
+
+
+def next_ticks(info: ScheduleInfo, now_ms: int) -> list[int]:
+    """The next ticks in ms since the epoch; of a paused schedule those after a resume now. Empty if this machine cannot read the
+    expression, because the package or the time zone is missing."""
+    schedule = info.schedule
+    after_ms = max(schedule.last_tick_ms, now_ms) if schedule.is_paused else schedule.last_tick_ms
+    try:
+        return list(ticks_after(schedule.recurrence, after_ms, NEXT_TICKS))
+    except UsageError:
+        return []
 
 
 def _schedule(fields: Fields) -> RecurringSchedule:

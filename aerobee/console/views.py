@@ -12,6 +12,7 @@ from aerobee.console.browse import Browser, Search
 from aerobee.console.charts import Charts
 from aerobee.console.history import CLUSTER, Kind
 from aerobee.console.placement_view import PlacementView
+from aerobee.console.schedule_actions import next_ticks
 from aerobee.console.snapshot import Snapshot, group_row, topic_row
 from aerobee.console.topology import Topology
 from aerobee.errors import (
@@ -23,6 +24,7 @@ from aerobee.errors import (
 )
 from aerobee.message import MessageQueue, check_group_name
 from aerobee.ops.commands.consume import shown_document
+from aerobee.ops.commands.schedule import schedule_row
 from aerobee.ops.commands.trace import event_document
 from aerobee.ops.diagnosis.why_facts import gather_group, gather_message
 from aerobee.ops.diagnosis.why_rules import findings
@@ -34,6 +36,7 @@ LISTED_BODY_MAX = 8_192  # in a list of messages, of which each can be read whol
 WHOLE_BODY_MAX = 4 * 1024 * 1024  # of one message
 FOUND_MAX = 64
 DEAD_LETTERS_MAX = 200
+SCHEDULES_MAX = 500
 PAGE_ROWS = 100  # rows of a list in one response
 NUMBER_DIGITS_MAX = 15
 
@@ -75,6 +78,7 @@ class Views:
             "dead-letters": self.dead_letters,
             "transactions": self.transactions,
             "timers": self.timers,
+            "schedules": self.schedules,
             "settings": self.settings,
             "access": self.access,
             "topology": self.topology,
@@ -363,6 +367,26 @@ class Views:
                     "handle": each.recall_handle,
                 }
                 for each in found.timers
+            ],
+        }
+
+    async def schedules(self, query: Query) -> dict[str, Any]:
+        """Recurring schedules with their next ticks."""
+        try:
+            found = await self._admin.schedules()
+        except RequestNotSupported:
+            return {"unsupported": "RocketMQ's brokers have no recurring schedules"}
+        now_ms = self._clock.now_ms()
+        return {
+            "total": len(found),
+            "schedules": [
+                {
+                    **schedule_row(info),
+                    "lastTickMs": info.schedule.last_tick_ms,
+                    "in_ms": max(0, info.next_due_ms - now_ms) if info.next_due_ms else None,
+                    "next_ticks": next_ticks(info, now_ms),
+                }
+                for info in found[:SCHEDULES_MAX]
             ],
         }
 

@@ -367,6 +367,31 @@ const steps = {
     await dialog.locator(".good", { hasText: "is recalled" }).waitFor();
     await dialog.getByRole("button", { name: "Close" }).click();
   },
+  async schedules() {
+    await open("schedules", "Schedules");
+    await page.getByLabel("Name").fill("daily-report");
+    await page.getByLabel("Topic").fill("orders");
+    await page.getByLabel("Body").fill("report");
+    await page.getByLabel("Cron").fill("0 6 * * *");
+    const made = await perform(page.getByRole("button", { name: "Create" }), "Create a schedule");
+    assert.match(made.command, /aerobee schedule create daily-report orders report --cron '0 6 \* \* \*' --tz UTC/);
+    await done(made.dialog, /is created at/);
+    const row = page.locator("main tr", { hasText: "daily-report" });
+    await row.waitFor();
+    await row.getByRole("button", { name: "Next ticks" }).click();
+    await page.locator("#ticks li").nth(4).waitFor();
+    await check("schedules", { shot: true });
+    const paused = await perform(row.getByRole("button", { name: "Pause" }), "Pause schedule daily-report");
+    assert.match(paused.command, /aerobee schedule pause daily-report/);
+    await done(paused.dialog, /is paused/);
+    const resumed = await perform(row.getByRole("button", { name: "Resume" }), "Resume schedule daily-report");
+    await done(resumed.dialog, /is resumed/);
+    const gone = await perform(row.getByRole("button", { name: "Delete" }), "Delete schedule daily-report");
+    assert.match(gone.command, /aerobee schedule delete daily-report --yes/);
+    await gone.dialog.getByLabel("Write daily-report to confirm").fill("daily-report");
+    await done(gone.dialog, /is deleted/);
+    await row.waitFor({ state: "detached" });
+  },
   async settings() {
     await open(`settings?broker=${world.broker}`, "Settings");
     await page.getByLabel("Filter").fill("longPollingEnable");
@@ -539,7 +564,7 @@ const steps = {
   async dark_and_narrow() {
     await page.setViewportSize({ width: 360, height: 740 });
     await page.getByRole("button", { name: "Use dark colours" }).click();
-    for (const [route, heading] of [["overview", "Overview"], ["groups", "Groups"], ["group?name=slow", "Group slow"], ["settings", "Settings"], ["send", "Send and watch"], ["why", "Why?"], ["messages", "Messages"], ["access", "Access"], ["placement", "Placement"], ["timers", "Timers"], ["topics", "Topics"], ["topology", "Topology"], ["brokers", "Brokers"], ["messages?topic=orders", "Messages"], ["topic?name=orders", "Topic orders"], ["dlq?group=refusing", "Dead letters"]]) {
+    for (const [route, heading] of [["overview", "Overview"], ["groups", "Groups"], ["group?name=slow", "Group slow"], ["settings", "Settings"], ["send", "Send and watch"], ["why", "Why?"], ["messages", "Messages"], ["access", "Access"], ["placement", "Placement"], ["timers", "Timers"], ["schedules", "Schedules"], ["topics", "Topics"], ["topology", "Topology"], ["brokers", "Brokers"], ["messages?topic=orders", "Messages"], ["topic?name=orders", "Topic orders"], ["dlq?group=refusing", "Dead letters"]]) {
       await open(route, heading);
       const wide = await page.evaluate(() => document.documentElement.scrollWidth);
       assert.ok(wide <= 360, `${route} is ${wide} wide on a screen of 360`);
@@ -549,7 +574,7 @@ const steps = {
   // For a person to look at: each page at two widths, light and dark, with nothing cut off.
   async gallery() {
     const seen = [["overview", "Overview"], ["topology", "Topology"], ["brokers", "Brokers"], [`broker?address=${world.broker}`, "Broker"], ["topics", "Topics"], ["topic?name=orders", "Topic orders"],
-      ["groups", "Groups"], ["group?name=slow", "Group slow"], ["messages?topic=orders", "Messages"], ["dlq?group=refusing", "Dead letters"], ["why?group=slow", "Why?"], ["timers", "Timers"], ["settings", "Settings"],
+      ["groups", "Groups"], ["group?name=slow", "Group slow"], ["messages?topic=orders", "Messages"], ["dlq?group=refusing", "Dead letters"], ["why?group=slow", "Why?"], ["timers", "Timers"], ["schedules", "Schedules"], ["settings", "Settings"],
       ["send?topic=orders", "Send and watch"], ["transactions", "Transactions"], ["placement", "Placement"], ["access", "Access"]];
     for (const [width, height] of [[1280, 860], [390, 844]]) {
       await page.setViewportSize({ width, height });

@@ -124,9 +124,12 @@ def test_topics_and_groups_go_to_another_cluster(
     run("topic", "create", "exported", "--queues", "3", "--type", "FIFO")
     run("topic", "update", "exported", "--queues", "5", "--broker", "broker-b")
     run("group", "create", "exporters", "--retries", "2", "--orderly")
+    for name in ("report", "asleep"):
+        run("schedule", "create", name, "exported", "the body", "--every", "1h", "--broker", "broker-b")
+    run("schedule", "pause", "asleep")
     file = tmp_path / "cluster.json"
     told = document(run, "cluster", "export", str(file))
-    assert told["brokers"] == ["broker-a", "broker-b"]
+    assert (told["brokers"], told["schedules"]) == (["broker-a", "broker-b"], 2)
     assert file.stat().st_mode & 0o777 == 0o600
     assert run("cluster", "export", str(file))[0] == 2  # it is there
     assert "match the file" in run("cluster", "import", str(file), "--yes")[1]
@@ -148,6 +151,12 @@ def test_topics_and_groups_go_to_another_cluster(
         assert (topic["read_queues"], topic["type"]) == (5, "FIFO")
         (group,) = [each for each in document(run, "group", "list") if each["group"] == "exporters"]
         assert (group["retries"], group["orderly"]) == (2, True)
+        schedules = document(run, "schedule", "list")
+        assert [(each["name"], each["topic"], each["state"], each["bodyBytes"]) for each in schedules] == [
+            ("asleep", "exported", "paused", 8),
+            ("report", "exported", "active", 8),
+        ]
+        assert "match the file" in run("cluster", "import", str(file), "--from", "broker-b", "--yes")[1]
         # What mqadmin writes and reads: exportMetadata's tables, updateTopicList's list.
         theirs = tmp_path / "theirs.json"
         theirs.write_text(

@@ -139,6 +139,7 @@ async def test_every_page_and_every_action(real: Cluster) -> None:
             for view, sentence in (
                 ("transactions", "do not list open transactions"),
                 ("timers", "do not list pending timer messages"),
+                ("schedules", "have no recurring schedules"),
                 ("access", "The cluster has no access control"),
             ):
                 assert sentence in (await page.get(view))["unsupported"], view

@@ -4,11 +4,11 @@ AEROBEE_CREATE_SCHEDULE 910380: ext `name`, `topic`, `cron` or `intervalMs`, and
 `jitterMs`, `missed` (all or latest), `tag`, `keys`, `properties` (text form); the body is that of every message. The
 answer waits for disk and replicas as that of a send does. A repeated request with equal fields succeeds.
 
-AEROBEE_LIST_SCHEDULES 910381: ext (optional) `name`. The answer's body is JSON, by name:
+AEROBEE_LIST_SCHEDULES 910381: ext (optional) `name`, and with a name `withBody` true. The answer's body is JSON, by name:
 
     {"schedules": [{... as RecurringSchedule.to_dict, "nextTickMs", "nextDueMs", "bodyBytes", "trouble"}]}
 
-`nextTickMs` is 0 for a paused schedule; `trouble` says why a due tick is not delivered.
+`withBody` adds `body`, in base64. `nextTickMs` is 0 for a paused schedule; `trouble` says why a due tick is not delivered.
 
 AEROBEE_CHANGE_SCHEDULE 910382: ext `name`, `action` pause, resume or delete. Ticks of the time of a pause are not
 delivered. A tick that waits for its jitter when the request comes is not delivered after pause and delete.
@@ -16,6 +16,7 @@ delivered. A tick that waits for its jitter when the request comes is not delive
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -38,12 +39,11 @@ from aerobee.errors import RemoteError, StoreError, UsageError
 from aerobee.message import check_topic_name, decode_properties
 from aerobee.property_names import INNER_PREFIX
 from aerobee.remoting import fastjson
-from aerobee.remoting.body.recurring_schedule import ALL, RecurringSchedule
+from aerobee.remoting.body.recurring_schedule import ALL, SCHEDULE_BODY_BYTES_MAX, RecurringSchedule
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.peer import Handler, Peer, Reply
 
-BODY_BYTES_MAX = 16_384  # all schedules together are written again now and then
 PAUSE, RESUME, DELETE = "pause", "resume", "delete"
 ACTIONS = (PAUSE, RESUME, DELETE)
 # Properties by which a broker stores a message in another form, or that it sets itself.
@@ -141,10 +141,10 @@ class ScheduleCalls:
                     ResponseCode.INVALID_PARAMETER,
                     f"property {name[:80]!r} belongs to clients and brokers: a schedule cannot set it",
                 )
-        if not 1 <= len(request.body) <= BODY_BYTES_MAX:
+        if not 1 <= len(request.body) <= SCHEDULE_BODY_BYTES_MAX:
             raise RemoteError(
                 ResponseCode.MESSAGE_ILLEGAL,
-                f"the body of a schedule's messages has {len(request.body)} bytes: 1 to {BODY_BYTES_MAX} are possible",
+                f"the body of a schedule's messages has {len(request.body)} bytes: 1 to {SCHEDULE_BODY_BYTES_MAX} are possible",
             )
         return schedule
 
@@ -170,6 +170,9 @@ class ScheduleCalls:
         self._check_master()
         table, wanted = self._table(), request.text("name", "")
         rows = [self._row(table, name) for name in sorted(table.schedules) if wanted in ("", name)]
+        if wanted and request.boolean("withBody", False):
+            for row in rows:
+                row["body"] = b64encode(table.bodies[wanted]).decode()
         return request.reply(body=fastjson.dumps({"schedules": rows}))
 
     def _row(self, table: ScheduleTable, name: str) -> dict[str, Any]:

@@ -7,6 +7,8 @@ REQUEST_CODE_NOT_SUPPORTED.
 from __future__ import annotations
 
 import asyncio
+from base64 import b64decode
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from aerobee.client.admin.base import AdminCalls
@@ -14,7 +16,7 @@ from aerobee.errors import MalformedFrame, QueryNotFound, RemoteError
 from aerobee.message import encode_properties
 from aerobee.remoting import fastjson
 from aerobee.remoting.body import json_fields
-from aerobee.remoting.body.recurring_schedule import RecurringSchedule
+from aerobee.remoting.body.recurring_schedule import SCHEDULE_BODY_BYTES_MAX, RecurringSchedule
 from aerobee.remoting.codes import RequestCode, ResponseCode
 
 ACTIONS = ("pause", "resume", "delete")
@@ -89,6 +91,20 @@ class ScheduleCalls(AdminCalls):
             found += [_info(row, address) for row in rows if isinstance(row, dict)]
         return tuple(sorted(found, key=lambda info: (info.schedule.name, info.broker_address)))
 
+    async def schedule_body(self, name: str, broker: str) -> bytes:
+        """The body of the messages of one schedule at a broker, by address or name. Raises QueryNotFound when it has none."""
+        (address,) = await self._masters(None, broker)
+        ext = {"name": name, "withBody": "true"}
+        answer = await self._call(address, RequestCode.AEROBEE_LIST_SCHEDULES, ext)
+        rows = fastjson.loads_trusted(answer.body, "the list of schedules").get("schedules")
+        if not isinstance(rows, list) or not rows or not isinstance(rows[0], dict):
+            raise QueryNotFound(
+                ResponseCode.QUERY_NOT_FOUND.value,
+                f"broker {address} has no schedule {name}",
+                request="AEROBEE_LIST_SCHEDULES",
+            )
+        return decoded_body(rows[0])
+
     async def change_schedule(
         self, name: str, action: str, *, cluster: str | None = None, broker: str | None = None
     ) -> int:
@@ -114,6 +130,19 @@ class ScheduleCalls(AdminCalls):
                 request="AEROBEE_CHANGE_SCHEDULE",
             )
         return changed
+
+
+def decoded_body(row: Mapping[str, object]) -> bytes:
+    """The `body` of a schedule in a list or a file. Raises MalformedFrame when it is missing, too large, or not base64."""
+    text = json_fields.text(row, "body")
+    if not 0 < len(text) <= SCHEDULE_BODY_BYTES_MAX * 2:
+        raise MalformedFrame(
+            f"the body of a schedule has {len(text)} characters of base64, must be 1 to {SCHEDULE_BODY_BYTES_MAX * 2}"
+        )
+    try:
+        return b64decode(text, validate=True)
+    except ValueError as error:
+        raise MalformedFrame(f"the body of a schedule is not base64: {error}") from error
 
 
 def _info(row: dict[str, object], address: str) -> ScheduleInfo:

@@ -11,7 +11,7 @@ import * as work from "./work.js";
 const PAGES = [
   ["overview", "Overview", pages.overview], ["topology", "Topology", topology], ["brokers", "Brokers", pages.brokers], ["topics", "Topics", pages.topics], ["groups", "Groups", pages.groups],
   ["messages", "Messages", messages], ["trace", "Trace", pages.trace], ["why", "Why?", pages.why], ["dlq", "Dead letters", work.dlq],
-  ["transactions", "Transactions", work.transactions], ["timers", "Timers", work.timers], ["settings", "Settings", work.settings], ["send", "Send and watch", work.send],
+  ["transactions", "Transactions", work.transactions], ["timers", "Timers", work.timers], ["schedules", "Schedules", work.schedules], ["settings", "Settings", work.settings], ["send", "Send and watch", work.send],
   ["access", "Access", access.access], ["placement", "Placement", access.placement],
 ];
 const BELOW = { broker: ["brokers", pages.broker], topic: ["topics", pages.topic], group: ["groups", pages.group] };

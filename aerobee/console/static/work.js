@@ -1,10 +1,10 @@
-// Pages with changes: dead letters, transactions, timers, settings, send and watch.
+// Pages with changes: dead letters, transactions, timers, schedules, settings, send and watch.
 
 import { act } from "./action.js";
 import { get } from "./api.js";
 import { messageCard, textOf } from "./body.js";
 import { liveButton, rowsOf } from "./messages.js";
-import { count, counted, failure, field, filtered, h, link, moment, picker, route, span, table } from "./parts.js";
+import { count, counted, failure, field, filtered, h, link, moment, picker, route, span, table, timeZone } from "./parts.js";
 
 export async function dlq(parameters, place) {
   if (parameters.group) return deadLetters(parameters.group, place);
@@ -70,6 +70,39 @@ export async function timers(parameters, place) {
     ], found.timers, "No message is pending."),
     h("div", { class: "bar" }, field("Reschedule: deliver in", after)), h("p", { id: "after-help", class: "soft" }, "90s, 15m, 2h from now; 0s: immediately")),
   );
+}
+
+export async function schedules(parameters, place) {
+  const found = await get("schedules");
+  const again = () => schedules(parameters, place);
+  const name = h("input", { type: "text", required: true });
+  const topic = picker("topics", parameters.topic, { required: true });
+  const body = h("input", { type: "text", required: true });
+  const cron = h("input", { type: "text", placeholder: "0 6 * * 1-5", "aria-describedby": "ticks-help" });
+  const zone = h("input", { type: "text", value: "UTC" });
+  const every = h("input", { type: "text", placeholder: "15m", "aria-describedby": "ticks-help" });
+  const change = (row, action, text, options = {}) => act("operator", text, `${text} schedule ${row.name}`, "schedule-change", { name: row.name, action }, { ...options, done: again });
+  place.replaceChildren(h("h1", {}, "Schedules"),
+    ...(found.unsupported ? [failure(new Error(found.unsupported))] : [
+      table(counted(found.total, "schedule"), [
+        ["Name", (row) => h("code", {}, row.name)], ["Topic", (row) => link(row.topic, "topic", { name: row.topic })], ["Ticks", (row) => row.ticks],
+        ["State", (row) => h("span", { class: row.state === "active" ? "good" : row.state === "failing" ? "bad" : "soft", title: row.trouble }, row.state)],
+        ["Next", (row) => (row.next_ticks.length ? h("span", { title: row.next_ticks.map(moment).join("\n") }, moment(row.next_ticks[0])) : "–")],
+        ["In", (row) => (row.in_ms === null ? "–" : span(row.in_ms)), "number"], ["Delivered", (row) => count(row.delivered), "number"],
+        ["Actions", (row) => h("div", { class: "bar" }, h("button", { type: "button", onclick: () => showTicks(row), "aria-label": `Next ticks of ${row.name}` }, "Next ticks"),
+          row.state === "paused" ? change(row, "resume", "Resume") : change(row, "pause", "Pause"), change(row, "delete", "Delete", { danger: true, confirm: row.name }))],
+      ], found.schedules, "There are no schedules."),
+      h("div", { id: "ticks" }),
+      h("h2", {}, "Create a schedule"),
+      h("div", { class: "bar" }, field("Name", name), topic.element, field("Body", body)),
+      h("div", { class: "bar" }, field("Cron", cron), field("Time zone", zone), field("Or every", every),
+        act("operator", "Create", "Create a schedule", "schedule-create", () => ({ name: name.value, topic: topic.input.value, body: body.value, cron: cron.value, time_zone: zone.value, every: every.value }), { done: again })),
+      h("p", { id: "ticks-help", class: "soft" }, "Cron: minute, hour, day of month, month, day of week; six fields start with the second. Every: 30s, 15m, 1h30m. The page shows times in ", timeZone(), ".")]));
+
+  function showTicks(row) {
+    place.querySelector("#ticks").replaceChildren(h("h2", {}, `Next ticks of ${row.name}`), row.next_ticks.length
+      ? h("ol", {}, row.next_ticks.map((tick) => h("li", {}, moment(tick)))) : h("p", {}, "The console cannot read the expression; `aerobee schedule next` can, where cronsim is installed."));
+  }
 }
 
 export async function settings(parameters, place) {

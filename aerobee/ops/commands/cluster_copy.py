@@ -1,6 +1,7 @@
 """`aerobee cluster export`, `import`: write topics and groups of brokers to a file, and create them from a file.
 
-    {"brokers": {"broker-a": {"topics": [TopicConfig, …], "groups": [SubscriptionGroupConfig, …], "settings": {…}}}}
+    {"brokers": {"broker-a": {"topics": [TopicConfig, …], "groups": [SubscriptionGroupConfig, …],
+                              "schedules": [{… as RecurringSchedule.to_dict, "body": base64}], "settings": {…}}}}
 
 Field names are RocketMQ's. import also reads the output of mqadmin's exportMetadata (topicConfigTable,
 subscriptionGroupTable) and the lists that mqadmin's updateTopicList and updateSubGroupList read: entries of these
@@ -10,6 +11,7 @@ files apply to every broker.
 from __future__ import annotations
 
 import os
+from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -19,7 +21,8 @@ from typing import Annotated, Any
 import typer
 
 from aerobee.client import Admin
-from aerobee.errors import MalformedFrame, UsageError
+from aerobee.client.admin.schedules import decoded_body
+from aerobee.errors import MalformedFrame, RequestNotSupported, UsageError
 from aerobee.host_port import NAMESERVER_DEFAULT
 from aerobee.message import DLQ_PREFIX, RETRY_PREFIX, check_topic_name
 from aerobee.ops.commands.cluster_change import AtBroker
@@ -30,6 +33,7 @@ from aerobee.ops.terminal.output import Output, to_json
 from aerobee.ops.terminal.run import Stop, run
 from aerobee.remoting import fastjson
 from aerobee.remoting.body import json_fields
+from aerobee.remoting.body.recurring_schedule import RecurringSchedule
 from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.system_names import is_hidden_group
@@ -40,11 +44,27 @@ EVERY = "*"  # the broker name for entries that apply to every broker
 
 
 @dataclass(frozen=True, slots=True)
+class StoredSchedule:
+    """A recurring schedule and the body of its messages."""
+
+    schedule: RecurringSchedule
+    body: bytes
+
+    @property
+    def name(self) -> str:
+        return self.schedule.name
+
+    def to_dict(self) -> dict[str, Any]:
+        return self.schedule.to_dict() | {"body": b64encode(self.body).decode()}
+
+
+@dataclass(frozen=True, slots=True)
 class Tables:
-    """Current or wanted topics and groups of one broker."""
+    """Current or wanted topics, groups and schedules of one broker."""
 
     topics: tuple[TopicConfig, ...]
     groups: tuple[SubscriptionGroupConfig, ...]
+    schedules: tuple[StoredSchedule, ...] = ()
 
 
 def export_cluster(
@@ -54,7 +74,7 @@ def export_cluster(
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Write the topics, groups and settings of every master to a file, without offsets and messages."""
+    """Write the topics, groups, schedules and settings of every master to a file, without offsets and messages."""
     out = Output(as_json)
     if file.exists():
         raise UsageError(f"{file} exists already: choose another file, or remove it")
@@ -67,14 +87,24 @@ def export_cluster(
                 document[info.broker_name] = {
                     "topics": [each.to_dict() for each in found.topics],
                     "groups": [each.to_dict() for each in found.groups],
+                    "schedules": [each.to_dict() for each in found.schedules],
                     "settings": await admin.broker_config(info.address),
                 }
         _write_new(file, to_json({"brokers": document}) + "\n")
         topics = len({each["topicName"] for one in document.values() for each in one["topics"]})
         groups = len({each["groupName"] for one in document.values() for each in one["groups"]})
+        schedules = sum(len(one["schedules"]) for one in document.values())
+        counted = [(topics, "topic"), (groups, "group"), *([(schedules, "schedule")] if schedules else [])]
+        listed = ", ".join(plural(number, what) for number, what in counted)
         out.document(
-            {"file": str(file), "brokers": sorted(document), "topics": topics, "groups": groups},
-            f"exported {plural(topics, 'topic')} and {plural(groups, 'group')} of {', '.join(sorted(document))} to {file}",
+            {
+                "file": str(file),
+                "brokers": sorted(document),
+                "topics": topics,
+                "groups": groups,
+                "schedules": schedules,
+            },
+            f"exported {listed} of {', '.join(sorted(document))} to {file}",
         )
 
     run(command)
@@ -110,7 +140,7 @@ def import_cluster(
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Create or update topics and groups from a file. Deletes nothing and changes no broker settings."""
+    """Create or update topics and groups from a file, and create its schedules. Deletes nothing and changes no broker settings."""
     out = Output(as_json)
     tables = read_tables(file)
 
@@ -132,10 +162,11 @@ def import_cluster(
                 for address, plan in plans:
                     await admin.put_topics(address, plan.topics)
                     await admin.put_groups(address, plan.groups)
+                    await _create_schedules(admin, address, plan.schedules)
         out.table(
             rows,
             {"broker": "broker", "kind": "kind", "name": "name", "change": "would be" if dry_run else "was"},
-            empty="nothing to change: all topics and groups match the file",
+            empty="nothing to change: all topics and groups match the file, and its schedules exist",
         )
 
     run(command)
@@ -171,7 +202,11 @@ def _read_tree(tree: object) -> dict[str, Tables]:
     if "brokers" in document:
         brokers = json_fields.mapping(document, "brokers")
         return {
-            name: _tables_of(json_fields.objects(part, "topics"), json_fields.objects(part, "groups"))
+            name: _tables_of(
+                json_fields.objects(part, "topics"),
+                json_fields.objects(part, "groups"),
+                json_fields.objects(part, "schedules") if "schedules" in part else (),
+            )
             for name in brokers
             for part in (json_fields.mapping(brokers, name),)
         }
@@ -195,21 +230,30 @@ def _named_rows(document: Mapping[str, Any], table: str, field: str) -> list[dic
     return rows
 
 
-def _tables_of(topics: Iterable[Mapping[str, Any]], groups: Iterable[Mapping[str, Any]]) -> Tables:
+def _tables_of(
+    topics: Iterable[Mapping[str, Any]],
+    groups: Iterable[Mapping[str, Any]],
+    schedules: Iterable[Mapping[str, Any]] = (),
+) -> Tables:
     """Raises MalformedFrame, UsageError: the check precedes all changes, while a broker would refuse after some of them."""
     found = Tables(
         tuple(TopicConfig.from_dict(row) for row in topics),
         tuple(SubscriptionGroupConfig.from_dict(row) for row in groups),
+        tuple(StoredSchedule(RecurringSchedule.from_dict(row), decoded_body(row)) for row in schedules),
     )
     topic_names, group_names = (
         [each.topic_name for each in found.topics],
         [each.group_name for each in found.groups],
     )
+    for each in found.schedules:
+        check_topic_name(each.schedule.topic)
+        each.schedule.check()
     for name in topic_names:
         check_topic_name(name)
     if "" in group_names:
         raise MalformedFrame("a group has no groupName")
-    for kind, names in (("topic", topic_names), ("group", group_names)):
+    schedule_names = [each.name for each in found.schedules]
+    for kind, names in (("topic", topic_names), ("group", group_names), ("schedule", schedule_names)):
         twice = [name for name, count in Counter(names).items() if count > 1]
         if twice:
             raise MalformedFrame(f"{kind} {twice[0]} occurs twice")
@@ -230,12 +274,14 @@ def _wanted(tables: Mapping[str, Tables], name: str, source: str | None, file: P
 
 
 def changes(wanted: Tables, there: Tables) -> Tables:
-    """The entries of `wanted` that do not exist in `there` or differ."""
+    """The entries of `wanted` that do not exist in `there` or differ; of schedules those that do not exist."""
+    known = {each.name for each in there.schedules}
     topics = {each.topic_name: each for each in there.topics}
     groups = {each.group_name: each for each in there.groups}
     return Tables(
         tuple(each for each in wanted.topics if topics.get(each.topic_name) != each),
         tuple(each for each in wanted.groups if groups.get(each.group_name) != each),
+        tuple(each for each in wanted.schedules if each.name not in known),
     )
 
 
@@ -246,6 +292,30 @@ def _described(plan: Tables, there: Tables) -> Iterable[tuple[str, str, str]]:
         yield "topic", topic.topic_name, "changed" if topic.topic_name in topics else "created"
     for group in plan.groups:
         yield "group", group.group_name, "changed" if group.group_name in groups else "created"
+    for schedule in plan.schedules:
+        yield "schedule", schedule.name, "created"
+
+
+async def _create_schedules(admin: Admin, address: str, schedules: Iterable[StoredSchedule]) -> None:
+    """Create them as they were: a paused one does not tick."""
+    for each in schedules:
+        await admin.create_schedule(each.schedule, each.body, broker=address)
+        if each.schedule.is_paused:
+            await admin.change_schedule(each.name, "pause", broker=address)
+
+
+async def _schedules(admin: Admin, address: str) -> tuple[StoredSchedule, ...]:
+    """The schedules of a broker; none of RocketMQ's."""
+    try:
+        found = await admin.schedules(broker=address)
+    except RequestNotSupported:
+        return ()
+    return tuple(
+        [
+            StoredSchedule(info.schedule, await admin.schedule_body(info.schedule.name, address))
+            for info in found
+        ]
+    )
 
 
 async def _tables(admin: Admin, address: str) -> Tables:
@@ -260,4 +330,5 @@ async def _tables(admin: Admin, address: str) -> Tables:
             if topic_kind(name, system) == "user" and not name.startswith((RETRY_PREFIX, DLQ_PREFIX))
         ),
         tuple(groups[name] for name in sorted(groups) if not is_hidden_group(name)),
+        await _schedules(admin, address),
     )

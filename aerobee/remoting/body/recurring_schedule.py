@@ -21,6 +21,7 @@ NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}\Z")
 ALL, LATEST = "all", "latest"
 MISSED = (ALL, LATEST)
 TEXT_BYTES_MAX = 16_384  # tag, keys and properties together
+SCHEDULE_BODY_BYTES_MAX = 16_384  # all schedules together are written again now and then
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
