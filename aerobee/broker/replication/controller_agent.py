@@ -167,8 +167,10 @@ class ControllerAgent:
     def nameserver_says(self, master_address: str, ha_address: str) -> None:
         """A NameServer's answer to a slave's registration."""
         if ha_address and (master_address, ha_address) != self._ha_of:
+            followed = self._ha_address(master_address)
             self._ha_of = master_address, ha_address
-            if self._group.master_address == master_address and self._master_of_epoch < 0:
+            is_followed = self._group.master_address == master_address and self._master_of_epoch < 0
+            if is_followed and ha_address != followed:
                 self._follow(self._group)
 
     # --- id and state
