@@ -30,6 +30,7 @@ from aerobee.simulation.task import INVISIBLE_S, POP_GROUP, TASKS, Task
 from aerobee.simulation.traffic import Way
 
 TASK_QUEUES = 2
+MEMBERS = 2  # of the POP group
 LEVELS_S = (1.0, 5.0)  # of delay levels 1 and 2
 DELAY_S_MAX = 6.0
 PAUSE_S_MAX = 0.8
@@ -66,7 +67,7 @@ class Features(Party):
         """Start the senders and the members. The topic must exist."""
         works: tuple[Callable[[], Coroutine[Any, Any, None]], ...] = (self._delay, self._transact)
         self._senders = [asyncio.create_task(work()) for work in works]
-        self._members = [asyncio.create_task(self._pop(number)) for number in range(2)]
+        self._members = [asyncio.create_task(self._pop(number)) for number in range(MEMBERS)]
         if self._has_grpc:
             self._begin_grpc()
 

@@ -23,6 +23,7 @@ from aerobee.simulation.change_of_master import ChangeOfMaster
 from aerobee.simulation.churn import Churn
 from aerobee.simulation.cluster import Cluster
 from aerobee.simulation.feature_scenarios import features_under_faults
+from aerobee.simulation.features import MEMBERS
 from aerobee.simulation.names import BROKER_PORT, NAME, PORT_STEP
 from aerobee.simulation.node import Node, Settings
 from aerobee.simulation.schedule_scenarios import schedules_over_changes
@@ -176,6 +177,43 @@ async def _cut_and_again(cluster: Cluster, rng: random.Random) -> None:
         await cluster.elect(leader, master)
     await cluster.clock.sleep(rng.uniform(0.5, 1.0))
     cluster.network.hang_at("", 0)
+
+
+async def _popped_and_cut(cluster: Cluster, rng: random.Random) -> None:
+    """A master that was a slave before pops messages while its log reaches no replica. The next master gets its tables before
+    any member pops there.
+    """
+    leader = _leading_controller(cluster)
+    first = await _full_set(cluster)
+    if leader is not None:
+        await cluster.clock.sleep(rng.uniform(1.0, 2.0))
+        await cluster.elect(leader, rng.choice(_others(cluster, first)))
+    await cluster.clock.sleep(rng.uniform(1.0, 2.0))
+    master = await _full_set(cluster)
+    members = [f"popper-{number}" for number in range(MEMBERS)]
+    for member in members:  # messages wait in the queues, at all replicas
+        cluster.network.cut(member, master.host.name)
+    await cluster.clock.sleep(rng.uniform(4.0, 8.0))
+    for node in _others(cluster, master):
+        cluster.cut(master, node)
+        for member in members:
+            cluster.network.cut(member, node.host.name)
+    for member in members:  # they never get the answer to what they ask now
+        cluster.network.cut(master.host.name, member)
+        cluster.network.uncut(member, master.host.name)
+    await cluster.clock.sleep(rng.uniform(0.3, 0.8))
+    cluster.pause(master)
+    await cluster.until(
+        lambda: any(node.process.role.takes_writes for node in _others(cluster, master)),
+        LONG_S,
+        "no other broker became master",
+    )
+    for node in _others(cluster, master):
+        cluster.network.uncut(master.host.name, node.host.name)
+    cluster.resume(master)
+    await _full_set(cluster)
+    await cluster.clock.sleep(rng.uniform(2.0, 3.0))
+    cluster.open_all()
 
 
 async def _shared_queue_offsets(cluster: Cluster, rng: random.Random) -> None:
@@ -429,6 +467,12 @@ _ALL = (
         "cut-and-again",
         "a master whose log was cut led again with its own offsets: it never asked about an open transaction",
         _cut_and_again,
+        Settings(features=True),
+    ),
+    Scenario(
+        "popped-and-cut",
+        "a deposed master gave back the offsets of what it had popped alone, and the group skipped it",
+        _popped_and_cut,
         Settings(features=True),
     ),
     Scenario(

@@ -24,6 +24,7 @@ from aerobee.broker.fastpath.choice import BackendChoice, choose_backend
 from aerobee.broker.grpc.ack_message import AckRpcs
 from aerobee.broker.pop.engine import PopEngine
 from aerobee.broker.pop.pop_feature import Pop
+from aerobee.broker.replication.after_cut import AfterCut
 from aerobee.broker.replication.auto_switch_follower import AutoSwitchFollower, _AutoSwitchConnection
 from aerobee.broker.replication.auto_switch_mode import AutoSwitchMode
 from aerobee.broker.replication.controller_agent import ControllerAgent
@@ -330,6 +331,21 @@ def _asks_nobody(checks: TransactionChecks, transaction: Any, half: Any) -> bool
     return True
 
 
+@contextmanager
+def _offsets_outlive_a_cut() -> Any:
+    """A deposed master keeps the offsets of what it popped alone, and gives them back to the next one."""
+    merge = OffsetMerge.merge
+
+    def of_a_whole_log(self: OffsetMerge, table: Any, query: Any, *others: Any, **named: Any) -> Merge:
+        return merge(self, table, query, *others, **{**named, "counts_cut_off": False})
+
+    with (
+        mock.patch.object(OffsetMerge, "merge", of_a_whole_log),
+        mock.patch.object(AfterCut, "_lowering", return_value=()),
+    ):
+        yield
+
+
 def _keeps_progress(offsets: ConsumerOffsets, group: str) -> list[str]:
     """Transactions before the offset count as decided, though the log lost the decisions."""
     return []
@@ -468,6 +484,12 @@ _ALL = (
         "progress_of_transactions_outlives_a_cut",
         _replaced(ConsumerOffsets, "remove_progress", _keeps_progress),
         "cut-and-again",
+        (Checker.DELIVERED,),
+    ),
+    Mutation(
+        "offsets_of_a_deposed_master_outlive_a_cut",
+        _offsets_outlive_a_cut,
+        "popped-and-cut",
         (Checker.DELIVERED,),
     ),
     Mutation(
