@@ -2,7 +2,9 @@
 //!
 //!     varint (number << 3 | type) | type 0: varint, type 2: varint length, bytes
 //!
-//! Nothing is copied, and no work is done for bytes that are not there.
+//! Readers take a key or a length of more than five bytes or refuse it: here it is malformed. Nothing is copied, and no work is done for bytes that are not there.
+
+const SHORT_VARINT_BYTES_MAX: usize = 5;
 
 /// The value of one field.
 #[derive(Clone, Copy)]
@@ -34,11 +36,11 @@ impl<'a> Value<'a> {
 /// Hand each field to `take`, in their order. None: the bytes are malformed, a field has another type, or `take` says so.
 pub fn read<'a>(mut rest: &'a [u8], mut take: impl FnMut(u32, Value<'a>) -> Option<()>) -> Option<()> {
     while !rest.is_empty() {
-        let key = u32::try_from(varint(&mut rest)?).ok()?;
+        let key = short_varint(&mut rest)?;
         let value = match key & 7 {
             0 => Value::Number(varint(&mut rest)?),
             2 => {
-                let length = usize::try_from(varint(&mut rest)?).ok()?;
+                let length = usize::try_from(short_varint(&mut rest)?).ok()?;
                 let (bytes, behind) = rest.split_at_checked(length)?;
                 rest = behind;
                 Value::Bytes(bytes)
@@ -53,6 +55,12 @@ pub fn read<'a>(mut rest: &'a [u8], mut take: impl FnMut(u32, Value<'a>) -> Opti
 /// Keep the value of a field that may occur once.
 pub fn keep<T>(kept: &mut Option<T>, value: T) -> Option<()> {
     if kept.replace(value).is_some() { None } else { Some(()) }
+}
+
+fn short_varint(rest: &mut &[u8]) -> Option<u32> {
+    let before = rest.len();
+    let number = u32::try_from(varint(rest)?).ok()?;
+    (before - rest.len() <= SHORT_VARINT_BYTES_MAX).then_some(number)
 }
 
 fn varint(rest: &mut &[u8]) -> Option<u64> {

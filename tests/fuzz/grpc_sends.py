@@ -62,8 +62,10 @@ END_STREAM, END_HEADERS = 1, 4
 class Requests:
     """Makes requests from random numbers."""
 
-    def __init__(self, pick: random.Random) -> None:
+    def __init__(self, pick: random.Random, *, hurt: float = 0.25) -> None:
+        """`hurt`: the share of damaged requests."""
         self.pick = pick
+        self._hurt = hurt
         self._number = 0
 
     def odd(self, probability: float) -> bool:
@@ -75,7 +77,7 @@ class Requests:
         data = bytes(
             pb.SendMessageRequest(messages=[self.message() for _ in range(count)]).SerializeToString()
         )
-        return self.damaged(data) if self.odd(0.25) else data
+        return self.damaged(data) if self.odd(self._hurt) else data
 
     def message(self) -> pb.Message:
         """A message with one or two odd things, or none."""
@@ -164,8 +166,14 @@ class Requests:
     def damaged(self, data: bytes) -> bytes:
         """The same with bytes that are changed, lost or added, or with a field that is not known."""
         pick = self.pick
-        which = pick.randrange(5)
+        which = pick.randrange(8)
         at = pick.randrange(len(data) + 1)
+        if which == 5:
+            return self.encoded_otherwise(data)
+        if which == 6:  # protobuf merges both
+            return data + bytes(pb.SendMessageRequest(messages=[self.message()]).SerializeToString())
+        if which == 7:
+            return self.twice(data)
         if which == 0:
             return data[:at]
         if which == 1:
@@ -177,6 +185,37 @@ class Requests:
         return data + pick.choice(
             (b"\x10\x01", b"\x1a\x00", b"\x0a\x00", b"\x08\x01", b"\x0d\x00\x00\x00\x00")
         )
+
+    def encoded_otherwise(self, data: bytes) -> bytes:
+        """The same with a number that has more bytes than it needs, or another type of a field."""
+        pick = self.pick
+        at = pick.randrange(len(data)) if data else 0
+        if pick.random() < 0.5:
+            return (
+                data[:at] + bytes((data[at] | 0x80,)) + b"\x80" * pick.randrange(10) + b"\0" + data[at + 1 :]
+                if data
+                else b""
+            )
+        return data[:at] + bytes((data[at] ^ pick.randrange(1, 8),)) + data[at + 1 :] if data else b""
+
+    def twice(self, data: bytes) -> bytes:
+        """The message with two of its parts, each of which is whole: protobuf merges them or takes the last."""
+        pick = self.pick
+        message, other = self.message(), self.message()
+        parts = [
+            bytes(pb.Message(system_properties=other.system_properties).SerializeToString()),
+            bytes(pb.Message(topic=other.topic).SerializeToString()),
+            bytes(pb.Message(body=other.body).SerializeToString()),
+            bytes(pb.Message(user_properties=dict(other.user_properties)).SerializeToString()),
+        ]
+        whole = bytes(message.SerializeToString()) + pick.choice(parts)
+        request = bytearray(b"\x0a")
+        size = len(whole)
+        while size >= 0x80:
+            request.append(size & 0x7F | 0x80)
+            size >>= 7
+        request.append(size)
+        return bytes(request) + whole
 
     def client_id(self) -> str:
         return self.pick.choice(CLIENT_IDS) if self.odd(0.1) else "client-1"

@@ -1,6 +1,6 @@
 """Both HTTP/2 cores compared: the same bytes at the same times give the same events, the same bytes and the same ends.
 
-    python tests/fuzz/http2_differential.py [--rounds 100000] [--seconds 60] [--seed 1] [--alone]
+    python tests/fuzz/http2_differential.py [--rounds 100000] [--seconds 60] [--seed 1] [--short] [--alone]
 
 A round is a connection: frames of a client that are ordinary, odd (padding, priorities, trailers, continuations, settings,
 windows, compressed messages, malformed headers) or damaged, in pieces; answers of services, large ones too; time that passes,
@@ -16,6 +16,7 @@ import struct
 import sys
 import time
 import zlib
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -409,24 +410,37 @@ def answer(pair: Pair, pick: random.Random, now: float) -> None:
         pair.do("finish", call, status, text, now)
 
 
-def check(pick: random.Random, makers: list[MakeHttp2], *, first: bytes | None = None) -> bool:
-    """One connection. `first`: its bytes, in place of generated ones. Returns whether the connection was still open."""
+def check(
+    pick: random.Random,
+    makers: list[MakeHttp2],
+    inputs: Counter[str],
+    *,
+    first: bytes | None = None,
+    is_short: bool = False,
+) -> bool:
+    """One connection. `first`: its bytes, in place of generated ones. `is_short`: a few frames, damaged or against the rules. Returns
+    whether the connection was still open. `inputs` counts reads, and those of them from peers that break rules.
+    """
     now = pick.choice((0.0, 1_000.25))
     limits = pick.choice(LIMITS)
-    is_calm = pick.random() < 0.5
+    is_calm = not is_short and pick.random() < 0.5
     pair, client = Pair(makers, limits, now), Client(pick, is_calm=is_calm)
-    hurt = 0.0 if is_calm else pick.choice((0.0, 0.02, 0.2))
+    hurt = 0.5 if is_short else 0.0 if is_calm else pick.choice((0.0, 0.02, 0.2))
     preface = PREFACE + frame(4) if first is None else first
     pending = damaged(preface, pick) if first is None and client.odd(0.02) else preface
-    for _ in range(pick.randint(1, 60) if first is None else 5):
+    step_count = 5 if first is not None else pick.randint(1, 4 if is_short else 60)
+    sizes = (1, 1, 2, 3) if is_short else (*[1] * 40, *[5] * 12, 300)
+    for _ in range(step_count):
         core = pair.cores[0]
         if core.is_closed:
             return False
         if first is None:
-            step = b"".join(client.step() for _ in range(pick.choice((*[1] * 40, *[5] * 12, 300))))
+            step = b"".join(client.step() for _ in range(pick.choice(sizes)))
             pending += damaged(step, pick) if step and pick.random() < hurt else step
         while pending and not core.is_closed:
             size = pick.choice((len(pending), len(pending), 1, 9, 100, 5_000))
+            inputs["all"] += 1
+            inputs["bad"] += not is_calm or first is not None
             pair.do("receive", pending[:size], now)
             while core.has_more:
                 pair.do("proceed", now)
@@ -446,21 +460,23 @@ def check(pick: random.Random, makers: list[MakeHttp2], *, first: bytes | None =
     return True
 
 
-def run(rounds: int, seed: int, makers: list[MakeHttp2], *, seconds: float = 0.0) -> tuple[int, int]:
-    """(rounds, those whose connection was open to the end). Raises Disagreement."""
+def run(
+    rounds: int, seed: int, makers: list[MakeHttp2], *, seconds: float = 0.0, is_short: bool = False
+) -> tuple[int, int, Counter[str]]:
+    """(rounds, those whose connection was open to the end, inputs as check() counts them). Raises Disagreement."""
     began, number, open_count = time.monotonic(), 0, 0
+    inputs: Counter[str] = Counter()
     while number < rounds and (not seconds or time.monotonic() < began + seconds):
         pick = random.Random(f"{seed}.{number}")
+        noise = None
+        if pick.random() < 0.05:
+            noise = PREFACE * (pick.random() < 0.8) + pick.randbytes(pick.randint(1, 400))
         try:
-            if pick.random() < 0.05:
-                noise = PREFACE * (pick.random() < 0.8) + pick.randbytes(pick.randint(1, 400))
-                open_count += check(pick, makers, first=noise)
-            else:
-                open_count += check(pick, makers)
+            open_count += check(pick, makers, inputs, first=noise, is_short=is_short)
         except Disagreement as error:
             raise Disagreement(f"seed {seed}, round {number}: {error}") from None
         number += 1
-    return number, open_count
+    return number, open_count, inputs
 
 
 def main() -> None:
@@ -475,12 +491,20 @@ def main() -> None:
     parser.add_argument(
         "--alone", action="store_true", help="the native core alone, which only has to survive"
     )
+    parser.add_argument(
+        "--short", action="store_true", help="connections of a few frames, all of them hostile"
+    )
     options = parser.parse_args()
     makers: list[MakeHttp2] = [Http2Connection, aerobee_native.Http2Connection]
     if options.alone:
         del makers[0]
-    done, open_count = run(options.rounds, options.seed, makers, seconds=options.seconds)
-    print(f"{done} connections of seed {options.seed}, {open_count} of them open to the end, no difference")
+    done, open_count, inputs = run(
+        options.rounds, options.seed, makers, seconds=options.seconds, is_short=options.short
+    )
+    print(
+        f"{done} connections of seed {options.seed}, {open_count} of them open to the end; {inputs['all']} reads, "
+        f"{inputs['bad']} of them from peers that break rules: no difference"
+    )
 
 
 if __name__ == "__main__":

@@ -317,3 +317,18 @@ async def test_a_burst_that_cannot_be_recorded_answers_no_client(
     assert raised.value.code() == grpc.StatusCode.UNAVAILABLE
     assert not store.writability.is_writable
     assert await send(cluster) == pb.INTERNAL_SERVER_ERROR
+
+
+async def test_a_length_of_more_than_five_bytes_is_left_to_the_services(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fast path took it and stored the message; protobuf refuses it."""
+    bursts = Bursts(monkeypatch)
+    client = await RawClient.connect(cluster.broker().address)
+    made = eligible_message("L1").SerializeToString()
+    assert len(made) < 0x80
+    request = b"\x0a" + bytes((len(made) | 0x80,)) + b"\x80" * 8 + b"\0" + made
+    answer, trailers = await client.call(Requests(random.Random(0)), "client-1", request, seed=1)
+    assert (answer, trailers[b"grpc-status"]) == ("", b"13")
+    assert bursts.served == 0
+    client.close()

@@ -19,9 +19,14 @@ ROUNDS = 250
 
 @pytest.mark.parametrize("seed", range(2))
 def test_both_cores_agree_on_conversations(seed: int) -> None:
-    done, open_count = run(ROUNDS, 1_000 + seed, [Http2Connection, native.Http2Connection])
+    done, open_count, _ = run(ROUNDS, 1_000 + seed, [Http2Connection, native.Http2Connection])
     assert done == ROUNDS
     assert 0 < open_count < ROUNDS, "some connections last, and some end"
+
+
+def test_both_cores_agree_on_short_hostile_connections() -> None:
+    done, _, inputs = run(1_000, 2_000, [Http2Connection, native.Http2Connection], is_short=True)
+    assert inputs["bad"] == inputs["all"] > done == 1_000
 
 
 class Deaf(Http2Connection):
