@@ -51,6 +51,8 @@ FAQ = (
     "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."  # the end of many refusals
 )
 LEVEL_FIELD = "aerobeeAck"  # of a reply to a send that named an acknowledgement level: that level
+# likewise: "index:queueOffset,…" of the messages of a large batch before which messages of others were stored
+BATCH_OFFSETS_FIELD = "aerobeeQueueOffsets"
 EPOCH_FIELD = "aerobeeEpoch"  # likewise: the epoch of the master that answers
 LOG_OFFSET_FIELD = "aerobeeOffset"  # likewise: the end of its record in the log
 LISTENERS_FIELD = "aerobeeListeners"  # of a registration: name=ip:port,… of the named listeners; RocketMQ's NameServers ignore it

@@ -76,7 +76,7 @@ class Wire:
         """The frames by stream that answer these bytes."""
         if self.is_open:
             self.session.receive(data)
-        while self.is_open and self.session.is_full:  # noqa: ASYNC110 (the session goes on in the loop's next iteration)
+        while self.is_open and self.session.is_full:  # noqa: ASYNC110 (the session continues in the loop's next iteration)
             await asyncio.sleep(0)
         await asyncio.sleep(0)
         if self.fault is not None:

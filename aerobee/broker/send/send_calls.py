@@ -20,7 +20,7 @@ from aerobee.errors import AerobeeError, RemoteError, StoreError
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand, boolean_text
 from aerobee.remoting.peer import Handler, Peer, Reply
-from aerobee.remoting.protocol import EPOCH_FIELD, LEVEL_FIELD, LOG_OFFSET_FIELD
+from aerobee.remoting.protocol import BATCH_OFFSETS_FIELD, EPOCH_FIELD, LEVEL_FIELD, LOG_OFFSET_FIELD
 
 Rewrite = Callable[[RemotingCommand], RemotingCommand]
 
@@ -133,6 +133,8 @@ class SendCalls:
         ext["msgId"] = ",".join([f"{self._store_host_hex}{offset:016X}" for offset in append.record_offsets])
         ext["queueId"] = str(outcome.queue_id)
         ext["queueOffset"] = str(append.queue_offset)
+        if outcome.gaps:
+            ext[BATCH_OFFSETS_FIELD] = ",".join([f"{index}:{offset}" for index, offset in outcome.gaps])
         if outcome.unique_key:
             ext["transactionId"] = outcome.unique_key
         if outcome.recall_handle:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -80,7 +80,8 @@ class SendOutcome:
     """Result of a stored send.
 
     `append` is its position, or that of the first copy when `is_repeated`. `wants_to_wait`: the sender requests its
-    reply only when the message is durable, if the broker is configured to wait.
+    reply only when the message is durable, if the broker is configured to wait. `gaps`: (index, queue offset) of each message of a batch
+    whose queue offset does not follow that of the message before it.
     """
 
     append: AppendResult
@@ -91,6 +92,7 @@ class SendOutcome:
     is_repeated: bool = False
     wants_to_wait: bool = True
     level: AckLevel | None = None  # ack level of the message or its topic
+    gaps: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(slots=True)
@@ -491,7 +493,23 @@ class SendService:
             tuple(offset for append in appends for offset in append.record_offsets),
         )
         waits = wants_to_wait(form.properties)
-        return SendOutcome(result, header.queue_id, form.unique_key, wants_to_wait=waits, level=form.level)
+        return SendOutcome(
+            result,
+            header.queue_id,
+            form.unique_key,
+            wants_to_wait=waits,
+            level=form.level,
+            gaps=tuple(_gaps(appends)),
+        )
+
+
+def _gaps(appends: list[AppendResult]) -> Iterator[tuple[int, int]]:
+    """As SendOutcome has them, of the pieces of a batch."""
+    index, following = 0, appends[0].queue_offset
+    for append in appends:
+        if append.queue_offset != following:
+            yield index, append.queue_offset
+        index, following = index + append.count, append.queue_offset + append.count
 
 
 async def _count_in_turns(body: bytes) -> int:

@@ -7,8 +7,21 @@ from typing import NamedTuple
 
 from aerobee.client.session.send_header import Ids, encode_batch_entry
 from aerobee.errors import UsageError
-from aerobee.message import RETRY_PREFIX, Message
-from aerobee.property_names import DEDUP_KEY
+from aerobee.message import PRIORITY, RETRY_PREFIX, Message
+from aerobee.property_names import ACK_LEVEL, DEDUP_KEY, LITE_TOPIC, TIMER_REQUESTS, TRAN_MSG
+
+# Brokers look at these properties outside of batches only.
+NOT_IN_BATCHES = frozenset(
+    {
+        DEDUP_KEY,
+        ACK_LEVEL,
+        LITE_TOPIC,
+        "INNER_MULTI_DISPATCH",
+        PRIORITY,
+        TRAN_MSG,
+        *TIMER_REQUESTS,
+    }
+)
 
 
 class BatchRequest(NamedTuple):
@@ -60,7 +73,10 @@ def _check_batched(index: int, message: Message) -> None:
         raise UsageError(
             f"message {index} of the batch has ack={message.ack!r}; a batch has the level of its topic: send it on its own"
         )
-    if DEDUP_KEY in message.properties:
+    unseen = sorted(NOT_IN_BATCHES & message.properties.keys())
+    if message.priority >= 0:
+        unseen.append(PRIORITY)
+    if unseen:
         raise UsageError(
-            f"message {index} of the batch has a DEDUP_KEY, which brokers see outside of batches only: send it on its own"
+            f"message {index} of the batch has the property {unseen[0]}, which brokers see outside of batches only: send it on its own"
         )

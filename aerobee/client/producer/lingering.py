@@ -15,24 +15,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from aerobee.client.base.results import SendResult
+from aerobee.client.producer.batch_split import NOT_IN_BATCHES
 from aerobee.client.producer.send_tries import Select, may_be_stored
 from aerobee.client.session.send_header import encode_plain_entry
 from aerobee.errors import AerobeeError, RemoteError
 from aerobee.message import RETRY_PREFIX, Message, MessageQueue
-from aerobee.property_names import ACK_LEVEL, DEDUP_KEY, LITE_TOPIC, TIMER_REQUESTS, TRAN_MSG
 
-# Brokers look at these properties outside of batches only.
-NOT_IN_BATCHES = frozenset(
-    {
-        DEDUP_KEY,
-        ACK_LEVEL,
-        LITE_TOPIC,
-        "INNER_MULTI_DISPATCH",
-        "_SYS_MSG_PRIORITY_",
-        TRAN_MSG,
-        *TIMER_REQUESTS,
-    }
-)
 BATCH_COUNT_MAX = 1_024  # messages of one request
 
 

@@ -542,7 +542,8 @@ class Producer(RequestReplyCalls):
 
         Messages of one topic share requests of at most `batch_bytes_max`; each request is stored completely or not at
         all. Batches are not compressed. The time-out applies to the whole call. Raises as send() does; when an earlier
-        request was stored already, SendFailed states the number of its messages.
+        request was stored already, SendFailed states the number of its messages. UsageError refuses messages with a property
+        that brokers see outside of batches only: a delay, a priority, a lite topic, DEDUP_KEY.
         """
         if self._closing or not self._session.is_open:
             self._refuse_closed()

@@ -21,7 +21,7 @@ from aerobee.property_names import ACK_LEVEL
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import VERSION, RemotingCommand
 from aerobee.remoting.frame import FRAME_BYTES_MAX, PREFIX
-from aerobee.remoting.protocol import LEVEL_FIELD
+from aerobee.remoting.protocol import BATCH_OFFSETS_FIELD, LEVEL_FIELD
 
 RESERVED_PROPERTIES = frozenset({"UNIQ_KEY", "WAIT", "KEYS", "TAGS", "DELAY", ACK_LEVEL, PRIORITY})
 STATUS = {
@@ -232,13 +232,34 @@ def decode_batch_reply(
     offset_ids = first.offset_message_id.split(",")
     if len(offset_ids) != len(unique_ids):
         offset_ids = offset_ids[:1] * len(unique_ids)
-    status, queue, queue_offset = first.status, first.queue, first.queue_offset
+    queue_offsets = _batch_offsets(reply, first.queue_offset, len(unique_ids), address)
+    status, queue = first.status, first.queue
     region_id, trace_on = first.region_id, first.trace_on
     return tuple(
         [
             SendResult(status, unique_id, offset_id, queue, offset, unique_id, "", region_id, trace_on)
-            for offset, (unique_id, offset_id) in enumerate(
-                zip(unique_ids, offset_ids, strict=True), queue_offset
-            )
+            for offset, unique_id, offset_id in zip(queue_offsets, unique_ids, offset_ids, strict=True)
         ]
     )
+
+
+def _batch_offsets(reply: RemotingCommand, first: int, count: int, address: str) -> Sequence[int]:
+    """The queue offset of each message: they follow each other, except where the broker says otherwise."""
+    gaps = (reply.ext or {}).get(BATCH_OFFSETS_FIELD, "")
+    if not gaps:
+        return range(first, first + count)
+    found: list[int] = []
+    offset = first
+    try:
+        for gap in gaps.split(","):
+            index, following = map(int, gap.split(":"))
+            if not len(found) < index < count:
+                raise ValueError(f"index {index}")
+            found.extend(range(offset, offset + index - len(found)))
+            offset = following
+    except ValueError as error:
+        raise MalformedFrame(
+            f"the send answer of {address} lacks readable queue offsets: {error!r}"
+        ) from error
+    found.extend(range(offset, offset + count - len(found)))
+    return found
