@@ -7,7 +7,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
 
 from aerobee import ConsumeFrom, ConsumerConfig, Message, Producer, PushConsumer, ReceivedMessage
-from aerobee.client.tracing.otel import OpenTelemetry
+from aerobee.contrib.opentelemetry import OpenTelemetry
 
 provider = TracerProvider()
 provider.add_span_processor(
@@ -20,7 +20,7 @@ provider.add_span_processor(
         )
     )
 )
-telemetry = OpenTelemetry(provider.get_tracer("example"))
+telemetry = OpenTelemetry(provider)
 
 
 async def main(nameserver: str) -> None:
