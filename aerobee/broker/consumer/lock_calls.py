@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, NamedTuple
 
 from aerobee.broker.consumer.lock_table import LockTable
 from aerobee.broker.state.config_file import ConfigFile
@@ -35,6 +35,17 @@ log = logging.getLogger(__name__)
 FILE_NAME = "orderlyLocks.json"
 QUEUES_PER_REQUEST_MAX = 4_096
 NAME_CHARS_MAX = 1_024
+KNOWN_MAX, KNOWN_BODY_BYTES_MAX = 256, 4_096  # requests whose parsed form is kept: 1 MiB of bodies
+
+
+class _LockRequest(NamedTuple):
+    """A parsed lock request. `granted` is the reply's body when it is granted whole."""
+
+    group: str
+    client_id: str
+    queues: tuple[MessageQueue, ...]
+    lease_s: float
+    granted: bytes
 
 
 class OrderlyLocks(Feature):
@@ -69,6 +80,8 @@ class LockCalls:
         self._file = file
         self._saved_version = locks.version
         self._saving: SharedTask[None] | None = None
+        # By body: a client renews its locks every few seconds with the request that took them.
+        self._known: dict[bytes, _LockRequest] = {}
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -79,18 +92,26 @@ class LockCalls:
 
     def lock(self, peer: Peer, request: RemotingCommand) -> Reply | Coroutine[Any, Any, Reply]:
         """Body {consumerGroup, clientId, mqSet}; the reply's lockOKMQSet names the queues that were granted."""
-        fields = fastjson.loads_object(request.body, "a lock request", fastjson.REQUEST_DIALECT_BYTES_MAX)
-        group, client_id, wanted = _parse(fields, "a lock request")
+        asked = self._known.get(request.body) or self._read(request.body)
         if not self._serves():
             # Another broker grants locks meanwhile: a client with an old route gets no lock here and will
             # request it there.
             return request.reply(body=fastjson.dumps({"lockOKMQSet": []}))
-        lease_s = max(0, json_fields.integer(fields, "leaseMillis")) / 1000
-        granted = self._locks.lock(group, client_id, wanted, lease_s=lease_s)
-        reply = request.reply(
-            body=fastjson.dumps({"lockOKMQSet": [queue_to_dict(queue) for queue in granted]})
-        )
+        granted = self._locks.lock(asked.group, asked.client_id, asked.queues, lease_s=asked.lease_s)
+        reply = request.reply(body=asked.granted if len(granted) == len(asked.queues) else _granted(granted))
         return reply if self._is_saved else self._reply_when_saved(reply)
+
+    def _read(self, body: bytes) -> _LockRequest:
+        """Parse a lock request, and remember it. Raises MalformedFrame."""
+        fields = fastjson.loads_object(body, "a lock request", fastjson.REQUEST_DIALECT_BYTES_MAX)
+        group, client_id, wanted = _parse(fields, "a lock request")
+        lease_s = max(0, json_fields.integer(fields, "leaseMillis")) / 1000
+        asked = _LockRequest(group, client_id, wanted, lease_s, _granted(wanted))
+        if len(body) <= KNOWN_BODY_BYTES_MAX:
+            if len(self._known) >= KNOWN_MAX:
+                self._known.clear()
+            self._known[body] = asked
+        return asked
 
     def unlock(self, peer: Peer, request: RemotingCommand) -> Reply:
         """The same body. The file is written later: until then a restart would keep the lock for its lease."""
@@ -159,6 +180,11 @@ class LockCalls:
             # The locks are then only in memory, like RocketMQ's.
             log.error("locks of ordered queues are not written and would not survive a restart: %s", error)
         self._saved_version = version
+
+
+def _granted(queues_granted: Iterable[MessageQueue]) -> bytes:
+    """The body of the reply that grants these queues."""
+    return fastjson.dumps({"lockOKMQSet": [queue_to_dict(queue) for queue in queues_granted]})
 
 
 def _parse(fields: json_fields.Fields, what: str) -> tuple[str, str, tuple[MessageQueue, ...]]:
