@@ -244,7 +244,7 @@ def batch_entries(data: bytes) -> None:
     for number in range(-1, QUEUE_FILES_MAX * 5 + 1):
         entry = queue.entry_at(number)
         if entry is not None:
-            found = queue.entries_from(entry.base_offset, 3)
+            found = list(queue.entries_from(entry.base_offset, 3))
             assert len(found) <= 3
         queue.entry(number)
     queue.delete_before(bound // 2)

@@ -27,6 +27,7 @@ def as_inner_batch(
     properties[INNER_BASE] = str(first_offset)
     message.sys_flag |= INNER_BATCH | NEED_UNWRAP
     message.properties = encode_properties(properties).encode(errors="surrogateescape")
+    message.parsed = properties
     return message
 
 

@@ -8,8 +8,10 @@ Source: SendMessageRequestHeader and SendMessageRequestHeaderV2. And the body of
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from aerobee.errors import MalformedRecord, UsageError
 from aerobee.message import (
@@ -116,6 +118,12 @@ def parse_batch(body: bytes) -> list[BatchEntry]:
     return list(_entries(body))
 
 
+def batch_count(body: bytes) -> int:
+    """Number of messages of a batch body. Raises MalformedRecord as parse_batch()."""
+    alike = _alike_sizes(body)
+    return alike[0] if alike is not None else len(parse_batch(body))
+
+
 def batch_pieces(body: bytes) -> Iterator[list[BatchEntry]]:
     """The same messages, as many at a time as are stored in one event loop iteration. Raises MalformedRecord on the way."""
     piece: list[BatchEntry] = []
@@ -134,11 +142,41 @@ def takes_turns(body: bytes) -> bool:
     """Whether a batch holds more than one piece. False for one that cannot be cut: it is refused immediately."""
     if len(body) <= min(ENTRIES_PER_TURN * BATCH_ENTRY_BYTES_MIN, PROPERTIES_PER_TURN):
         return False
+    alike = _alike_sizes(body)
+    if alike is not None:
+        count, properties_size = alike
+        return count * properties_size - properties_size >= PROPERTIES_PER_TURN
     try:
         first = next(batch_pieces(body))
     except MalformedRecord:
         return False
     return len(body) > sum(BATCH_ENTRY_BYTES_MIN + len(entry.body) + len(entry.properties) for entry in first)
+
+
+def _alike_sizes(body: bytes) -> tuple[int, int] | None:
+    """Number of messages, bytes of properties of each; None for a batch of more than one piece by its number, for messages of several
+    sizes and for sizes that do not add up.
+
+    Most batches hold messages of one size. One call reads the sizes of all of them, a tenth of the time of a loop.
+    """
+    if len(body) < BATCH_ENTRY_BYTES_MIN:
+        return None
+    size, _, _, _, body_size = BATCH_ENTRY_HEAD.unpack_from(body)
+    properties_size = size - BATCH_ENTRY_BYTES_MIN - body_size
+    if body_size < 0 or not 0 <= properties_size <= PROPERTIES_BYTES_MAX or len(body) % size:
+        return None
+    count = len(body) // size
+    if count > ENTRIES_PER_TURN:
+        return None
+    sizes = _sizes_of(count, body_size, properties_size).unpack(body)
+    is_true = sizes == (size, body_size, properties_size) * count
+    return (count, properties_size) if is_true else None
+
+
+@lru_cache(maxsize=64)
+def _sizes_of(count: int, body_size: int, properties_size: int) -> struct.Struct:
+    """The sizes in front of `count` messages of a batch, their bodies and their properties."""
+    return struct.Struct(">" + f"i12xi{body_size}xH{properties_size}x" * count)
 
 
 def _entries(body: bytes) -> Iterator[BatchEntry]:

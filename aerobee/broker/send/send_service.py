@@ -28,7 +28,7 @@ from aerobee.broker.send.lmq import add_lite_queue
 from aerobee.broker.send.message_type import check_type, priority_queue
 from aerobee.broker.send.message_writer import MessageWriter
 from aerobee.broker.send.send_duplicates import AlreadyStored, SendDuplicates
-from aerobee.broker.send.send_header import BatchEntry, SendHeader, batch_pieces, parse_batch
+from aerobee.broker.send.send_header import BatchEntry, SendHeader, batch_count, batch_pieces, parse_batch
 from aerobee.broker.send.unique_key import UniqueKeys
 from aerobee.broker.state.ack_level import AckLevel, wanted_level
 from aerobee.broker.state.config import PERM_WRITE, BrokerConfig, LiveConfig
@@ -380,6 +380,8 @@ class SendService:
     def _batch(self, header: SendHeader, body: bytes, topic: TopicConfig) -> _Form:
         self._check_batch(header, body)
         try:
+            if topic.is_batch:  # its body is stored as it is
+                return self._batch_form(header, topic, batch_count(body), ())
             entries = parse_batch(body)
         except MalformedRecord as error:
             raise _cannot_be_cut(error) from error
