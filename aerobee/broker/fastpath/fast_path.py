@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from aerobee.grpc.call import Event
     from aerobee.grpc.core import Http2Core, SendingHttp2
 
+INELIGIBLE_MAX = 1_024  # topics that are known to be the handlers', until topics or settings change
 LINGER_S = 0.001  # while a replica copies the log: turns within it may be reported as one
 _NO_HOST = b""  # that a pull came from makes no difference
 _LOG = logging.getLogger(__name__)
@@ -81,6 +82,7 @@ class FastPath:
     """Connects a backend to the broker; the burst hook of RemotingServer."""
 
     _grpc_sends: GrpcSendSettings | None = None  # set by serve_grpc()
+    _ineligible: set[str]  # topics that are the handlers'
 
     def __init__(
         self,
@@ -135,7 +137,7 @@ class FastPath:
         self._longest_turn_s = 0.0  # of the native iterations since the last check, if long
         self._role = role
         self._watch = watch or LoopWatch(clock.monotonic)
-        self._permits = Permits(role, ack)
+        self._permits, self._ineligible = Permits(role, ack), set()
         self._opens_ms = 0
         self._delayed, self._transactions = delayed, transactions
         self._options, self._access = options, access
@@ -153,7 +155,7 @@ class FastPath:
         self._backend = self._make_backend()
         self._direct_backend: Backend | None = self._backend
         stats.count_from(lambda: self._backend.take_totals())
-        topics.on_change(lambda _: self._backend.forget_topics())
+        topics.on_change(lambda _: self._topics_changed())
         groups.on_change(lambda: self._backend.forget_authorizations())
         consumers.on_change(lambda: self._backend.forget_authorizations())
         offsets.on_reset(lambda *_: self._backend.forget_authorizations())
@@ -534,19 +536,29 @@ class FastPath:
         if self._pops is not None:
             self._pops.forget_grants()
 
+    def _topics_changed(self) -> None:
+        self._ineligible.clear()
+        self._backend.forget_topics()
+
     def _role_changed(self, role: RoleState) -> None:
         self._backend.forget_authorizations()
 
     def _settings_changed(self) -> None:
         if not isinstance(self._backend, _ClosedBackend):
             self._stats.count_noted()  # the previous backend's counts would be lost with it
+            self._ineligible.clear()
             self._backend = self._direct_backend = self._make_backend()
             self._serve_grpc_sends()
 
     def _find_eligible(self, name: str) -> TopicConfig | None:
+        if name in self._ineligible:
+            return None
         config = self._topics.get(name)
         context = self._topic_context()
         if config is None or any(row.holds(config, context) for row in TOPICS):
+            if len(self._ineligible) >= INELIGIBLE_MAX:
+                self._ineligible.clear()
+            self._ineligible.add(name)
             return None
         return config
 

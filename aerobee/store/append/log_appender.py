@@ -202,10 +202,12 @@ class LogAppender:
 
         `has_entry`: consumers shall find them (not so half messages). All or nothing. Raises StoreFull, RecordInvalid.
         """
-        sizes = [len(laid_out.record) for laid_out in records]
-        if any(not -_CODE_MAX <= laid_out.tags_code < _CODE_MAX for laid_out in records):
-            raise RecordInvalid(f"a tags code for {queue.topic} takes more than 64 bits")
-        key_count = sum(len(laid_out.key_hashes) for laid_out in records)
+        sizes, key_count = [], 0
+        for laid_out in records:
+            if not -_CODE_MAX <= laid_out.tags_code < _CODE_MAX:
+                raise RecordInvalid(f"a tags code for {queue.topic} takes more than 64 bits")
+            sizes.append(len(laid_out.record))
+            key_count += len(laid_out.key_hashes)
         self.write_index(now_ms)
         if key_count and not self.index.has_room(key_count):
             self.index.make_room(key_count, now_ms)
@@ -213,7 +215,8 @@ class LogAppender:
             queue.ensure_room(len(records))
         for lmq in lmqs:
             lmq.ensure_room(1)
-        start = self.log.reserve(sum(sizes))
+        total = sum(sizes)
+        start = self.log.reserve(total)
         first = queue_offset = queue.max_offset if has_entry else 0
         offsets = tuple(accumulate(sizes[:-1], initial=start))
         for laid_out, offset in zip(records, offsets, strict=True):
@@ -221,16 +224,18 @@ class LogAppender:
             queue_offset += laid_out.batch_size if has_entry else 0
         # Nothing from here on can fail.
         try:
-            self.write(start, b"".join([laid_out.record for laid_out in records]), first)
+            data = records[0].record if len(records) == 1 else b"".join([each.record for each in records])
+            self.write(start, data, first)
             for laid_out, offset, size in zip(records, offsets, sizes, strict=True):
                 if has_entry:
                     _add_entry(queue, laid_out, offset, size, now_ms)
                 for lmq in lmqs:
                     _add_entry(lmq, laid_out, offset, size, now_ms)
-            self.index.put_run(
-                [(value, at) for laid_out, at in zip(records, offsets, strict=True) for value in laid_out.key_hashes],
-                now_ms,
-            )  # fmt: skip
+            if key_count:
+                self.index.put_run(
+                    [(value, at) for laid_out, at in zip(records, offsets, strict=True) for value in laid_out.key_hashes],
+                    now_ms,
+                )  # fmt: skip
         except Exception as error:
             raise self.broken(start, error) from error
         assert not has_entry or queue.max_offset == queue_offset
@@ -248,7 +253,7 @@ class LogAppender:
             self._show(queue, next_offset, laid_out.tags_code)
         for lmq in lmqs:
             self._show(lmq, lmq.max_offset, records[0].tags_code)
-        return AppendResult(start, sum(sizes), first, now_ms, offsets)
+        return AppendResult(start, total, first, now_ms, offsets)
 
     # -- bursts: many records that share their origin
 
@@ -412,7 +417,7 @@ class LogAppender:
 
     # -- the write itself
 
-    def write(self, physical_offset: int, data: bytes, queue_offset: int | None) -> None:
+    def write(self, physical_offset: int, data: bytes | bytearray, queue_offset: int | None) -> None:
         """Write records at the offset that was reserved for them, then move the log's end behind them.
 
         `queue_offset` is that of the first record, None when the caller has checked every record.
