@@ -20,6 +20,7 @@ from aerobee.ops.settings.settings import (
     NameServerSettings,
     broker_settings,
     nameserver_settings,
+    proxy_settings,
 )
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -50,6 +51,7 @@ COMBINATIONS: dict[str, tuple[str, ...]] = {
     "large numbers": ("--set", "config.broker.mappedFileSizeCommitLog=16777216,config.broker.slaveReadEnable=true"),
     "certificates": ("--set", "tls.certManager.enabled=true,tls.certManager.issuerRef.name=ca,networkPolicy.enabled=true"),
     "a mirror": ("--set", "global.imageRegistry=r.example.org,global.imagePullSecrets={a,b},image.digest=sha256:" + "0" * 64),
+    "proxy": ("--set", "proxy.enabled=true,networkPolicy.enabled=true,config.proxy.aclEnable=true"),
 }  # fmt: skip
 
 
@@ -75,7 +77,7 @@ def rendered(*values: str) -> list[dict[str, Any]]:
 
 def pods(manifests: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
     for each in manifests:
-        if each["kind"] in ("StatefulSet", "Job"):
+        if each["kind"] in ("StatefulSet", "Deployment", "Job"):
             yield each["metadata"]["name"], each["spec"]["template"]["spec"]
         elif each["kind"] == "Pod":
             yield each["metadata"]["name"], each["spec"]
@@ -347,3 +349,25 @@ def test_the_grpc_port_is_open_where_it_is_enabled() -> None:
         else:
             assert (services, opened) == ([], [])
         assert ({"port": 8081} in policy) == (enabled == "true")
+
+
+def test_a_proxy_is_a_deployment_behind_one_service() -> None:
+    """It starts with what the chart writes, and its pods sign with the Secret."""
+    manifests = rendered(
+        "--set", "proxy.enabled=true,proxy.existingSecret=keys,config.proxy.aclEnable=true,networkPolicy.enabled=true"
+    )  # fmt: skip
+    named = {each["kind"]: each for each in manifests if each["metadata"]["name"] == "mq-aerobee-proxy"}
+    assert set(named) == {"Service", "Deployment", "NetworkPolicy", "PodDisruptionBudget"}
+    assert named["Service"]["spec"]["selector"] == named["Deployment"]["spec"]["selector"]["matchLabels"]
+    (container,) = named["Deployment"]["spec"]["template"]["spec"]["containers"]
+    assert {each["name"] for each in container["env"]} >= {"AEROBEE_ACCESS_KEY", "AEROBEE_SECRET_KEY"}
+    opened = [port["port"] for rule in named["NetworkPolicy"]["spec"]["ingress"] for port in rule["ports"]]
+    assert opened == [port["containerPort"] for port in container["ports"]] == [8081, 5557]
+    (written,) = (each["data"]["proxy.conf"] for each in manifests if "broker.conf" in each.get("data", {}))
+    lines = [f"{key}={value.value}" for key, value in parse_properties(written, "proxy").items()]
+    flags = [flag for flag in role_flags("proxy", {}, "mq-aerobee-proxy-0") if "=" in flag]
+    found = proxy_settings(assignments=[*flags, *lines], environ={})
+    assert found.access.acl_enable
+    assert found.proxy.nameservers.endswith(":9876")
+    assert (found.proxy.port, found.proxy.exporters) == (8081, {"PROM"})
+    assert not any(each["metadata"]["name"].endswith("-proxy") for each in rendered())

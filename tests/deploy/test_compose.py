@@ -87,9 +87,11 @@ def test_clients_on_the_host_and_in_the_network_send_and_receive_at_once(
 
 
 def test_every_profile_is_understood() -> None:
-    services = compose("config", "--services", profiles=("ha", "monitoring", "chaos", "spark")).split()
+    services = compose(
+        "config", "--services", profiles=("ha", "monitoring", "chaos", "spark", "proxy")
+    ).split()
     assert {
-        "nameserver", "broker", "controller-c", "broker-b-2", "prometheus", "grafana", "chaos", "spark-lag", "spark-page",
+        "nameserver", "broker", "controller-c", "broker-b-2", "prometheus", "grafana", "chaos", "spark-lag", "spark-page", "proxy",
     } <= set(services)  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import pytest
@@ -121,11 +122,11 @@ def outcomes(
     """
     cluster, proxy = proxied
     all_found = Outcomes()
-    for language in OWN:
-        again = list(expected(language))
-        for number in range(1 if kind == "aerobee" else REFERENCE_TRIES):
-            prefix = f"grpc_{language}{number or ''}"
-            for name in again:
+    again = {language: list(expected(language)) for language in OWN}
+    for number in range(1 if kind == "aerobee" else REFERENCE_TRIES):
+        prefixes = {language: f"grpc_{language}{number or ''}" for language in again}
+        for language, prefix in prefixes.items():
+            for name in again[language]:
                 all_found.topics[language, name] = f"{prefix}_{name}"
                 if name != "nowhere":
                     make_topic(driver, cluster, f"{prefix}_{name}", TYPES.get(name, "NORMAL"))
@@ -134,12 +135,19 @@ def outcomes(
             make_group(driver, cluster, f"G{prefix}_deadletter", "-r", "1")
             attributes = f"+lite.bind.topic={prefix}_lite"
             make_group(driver, cluster, f"G{prefix}_lite", "--attributes", attributes)
-            texts = grpc_scenarios(language, proxy.address, prefix, tmp_path_factory.mktemp(language), *again)
-            all_found.texts.setdefault(language, {}).update(texts)
-            again = all_found.wrong(language)
-            if not again:
-                break
-            print(f"{kind}, {language}, run {number}: {[(name, texts.get(name)) for name in again]}")
+        with ThreadPoolExecutor() as threads:  # most of a scenario's time is waiting
+            running = {
+                language: threads.submit(
+                    grpc_scenarios, language, proxy.address, prefix, tmp_path_factory.mktemp(language), *again[language]
+                )
+                for language, prefix in prefixes.items()
+            }  # fmt: skip
+        for language, done in running.items():
+            all_found.texts.setdefault(language, {}).update(done.result())
+        again = {language: wrong for language in again if (wrong := all_found.wrong(language))}
+        if not again:
+            break
+        print(f"{kind}, run {number}: {again}: {[done.result() for done in running.values()]}")
     return all_found
 
 

@@ -22,7 +22,7 @@ from aerobee.host_port import NAMESERVER_DEFAULT, WILDCARDS, bare_host, is_loopb
 from aerobee.ops.commands.cluster import first_rate
 from aerobee.ops.commands.ha import opened
 from aerobee.ops.diagnosis.finding import Finding
-from aerobee.ops.diagnosis.grpc_findings import examine_grpc
+from aerobee.ops.diagnosis.grpc_findings import examine_grpc, examine_proxies
 from aerobee.ops.diagnosis.lag_findings import examine_lag
 from aerobee.ops.diagnosis.tls_probe import tls_advice
 from aerobee.ops.options.clients import open_admin
@@ -74,13 +74,22 @@ def doctor(
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Show the details of passed checks as well.")
     ] = False,
+    proxies: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--proxy",
+            metavar="HOST:PORT",
+            help="Also check this gRPC proxy, or the balancer before it; may be repeated.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Check from this machine that every part of the cluster is reachable and healthy."""
     out = Output(as_json)
 
     async def command(stop: Stop) -> list[Finding]:
-        return await examine(split_addresses(nameserver))
+        found = await examine(split_addresses(nameserver))
+        return [*found, *await examine_proxies(proxies or ())]
 
     findings = run(command)
     failed = [finding for finding in findings if finding.level == "fail"]

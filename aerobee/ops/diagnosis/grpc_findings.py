@@ -1,10 +1,10 @@
-"""Findings of `aerobee doctor` about a broker's gRPC port: whether it answers, and which clients are refused there."""
+"""Findings of `aerobee doctor` about gRPC ports, of brokers and proxies: whether they answer, and which clients are refused there."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from aerobee.host_port import join_address, split_address
 from aerobee.ops.diagnosis.finding import Finding
@@ -56,6 +56,27 @@ async def examine_grpc(
         detail = f"{grpc_address} answers in {milliseconds:.1f} ms; {clients}"
         finding = Finding(part=part, check="gRPC port", level="ok", detail=detail)
     return [finding, *refusal_findings(part, runtime)]
+
+
+async def examine_proxies(addresses: Sequence[str]) -> list[Finding]:
+    """One finding for each address of a proxy. Raises UsageError for an address that is none."""
+    for address in addresses:
+        split_address(address)
+    findings = []
+    for address, (milliseconds, problem) in zip(
+        addresses, await asyncio.gather(*map(probe, addresses)), strict=True
+    ):
+        detail = f"{address}: {problem}" if problem else f"{address} answers in {milliseconds:.1f} ms"
+        advice = "start `aerobee proxy`, or open its port in firewalls, Services and NetworkPolicies"
+        finding = Finding(
+            part=f"proxy {address}",
+            check="gRPC port",
+            level="fail" if problem else "ok",
+            detail=detail,
+            advice=advice if problem else "",
+        )
+        findings.append(finding)
+    return findings
 
 
 def refusal_findings(part: str, runtime: Mapping[str, str]) -> list[Finding]:

@@ -1,7 +1,7 @@
 """`aerobee` in a container image: server roles, configured by environment variables and a mounted file.
 
-    aerobee broker | nameserver | controller     a role, with defaults for containers
-    aerobee …                                    any other command, unchanged
+    aerobee broker | nameserver | controller | proxy     a role, with defaults for containers
+    aerobee …                                            any other command, unchanged
 
 Sources of a key's value, later ones take precedence: the defaults below, /etc/aerobee/ROLE.conf (or the file that
 AEROBEE_CONFIG names), AEROBEE_KEY variables, flags. Three variables exist only in containers:
@@ -34,11 +34,12 @@ from aerobee.metrics_config import PROM
 from aerobee.ops import cli
 from aerobee.ops.settings import settings
 
-BROKER, NAMESERVER, CONTROLLER = "broker", "nameserver", "controller"
+BROKER, NAMESERVER, CONTROLLER, PROXY = "broker", "nameserver", "controller", "proxy"
 KINDS = {
     BROKER: settings.BROKER_KINDS,
     NAMESERVER: (*settings.NAMESERVER_KINDS, *settings.controller_kinds()),
     CONTROLLER: settings.controller_kinds(),
+    PROXY: settings.proxy_kinds(),
 }
 DATA = "/var/lib/aerobee"
 CONFIG_DIRECTORY = "/etc/aerobee"
@@ -96,6 +97,8 @@ def role_defaults(role: str, environ: Mapping[str, str], host_name: str, given: 
         quorum["controllerDLegerSelfId"] = own
     if role == CONTROLLER:
         return {"bindAddress": "", **numbers, **quorum}
+    if role == PROXY:
+        return {"bindAddress": "", "usersPath": f"{data}/proxy", **numbers}
     if role == NAMESERVER:
         files = {"kvConfigPath": f"{data}/kvConfig.json", "configStorePath": f"{data}/namesrv.properties"}
         return {"listeners": NAMESERVER_LISTENERS, **files, **numbers, **(quorum if peers else {})}

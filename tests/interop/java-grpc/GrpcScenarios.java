@@ -87,7 +87,10 @@ public class GrpcScenarios {
 
     private Map<String, Callable<String>> scenarios() {
         Map<String, Callable<String>> all = new LinkedHashMap<>();
+        // The slow ones first, or all would wait for them at the end.
         all.put("deadletter", this::deadLetter);
+        all.put("transaction", this::transaction);
+        all.put("recall", this::recall);
         all.put("simple", this::simple);
         all.put("push", this::push);
         all.put("lite", this::lite);
@@ -96,8 +99,6 @@ public class GrpcScenarios {
         all.put("fifo", this::fifo);
         all.put("retry", this::retry);
         all.put("delay", this::delay);
-        all.put("recall", this::recall);
-        all.put("transaction", this::transaction);
         all.put("big", this::big);
         all.put("priority", this::priority);
         all.put("twopushes", this::twoPushes);
