@@ -15,7 +15,7 @@ from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.frame import FrameDecoder, encode_frame
 from tests.integration.broker_calls import make_broker
 
-ANSWER_WAIT_S = 20.0
+ANSWER_WAIT_S = 120.0
 
 
 class UntrustedPeer:

@@ -18,7 +18,7 @@ import pytest
 
 from tests.ports import free_port
 
-START_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 120.0
 SETUP = "run scripts/setup-databases first"
 
 
@@ -46,10 +46,10 @@ def _running(command: list[str], port: int, directory: Path, stop: int) -> Itera
     finally:
         process.send_signal(stop)
         try:
-            process.wait(10)
+            process.wait(60)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.wait(10)
+            process.wait(60)
 
 
 @contextmanager

@@ -36,7 +36,7 @@ METRICS: dict[str, Any] = {
     "metrics_lag_interval_millis": 200,
     "recall_message_enable": True,
 }
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 120.0
 # The figures of Spark's lag job, as its file brings them; Spark makes the same rows in tests/spark/test_spark_lag_job.py.
 LAG_JOB_ROW = {
     "cluster": "DefaultCluster", "group": "clerks", "state": "OK", "lag": 7, "retry": 1, "dead": 2, "lag_ms": 1_500,

@@ -51,7 +51,7 @@ async def test_a_start_reads_no_progress_that_was_cut(tmp_path: Path) -> None:
         assert broker.store.log.end == start
         assert transactions_of(broker)._settled_offset == 0
         assert not disk.exists(settled)
-        await wait_until(lambda: broker.store.pending_cut is None, timeout_s=30)
+        await wait_until(lambda: broker.store.pending_cut is None)
         assert not disk.exists(store.config.path("cut", "unfinished"))
         await cluster.stop_broker()
         await cluster.start_broker()
@@ -73,11 +73,11 @@ async def test_a_cut_stays_pending_while_the_disk_takes_no_offsets(
 
         monkeypatch.setattr(file, "write", refuse)
         broker.replication.after_cut.begin()
-        await wait_until(lambda: "trying again" in caplog.text, timeout_s=30)
+        await wait_until(lambda: "trying again" in caplog.text)
         assert broker.store.pending_cut is not None
         monkeypatch.setattr(file, "write", write)
         await cluster.advance_clock(30)
-        await wait_until(lambda: broker.store.pending_cut is None, timeout_s=30)
+        await wait_until(lambda: broker.store.pending_cut is None)
 
 
 async def test_a_flush_of_an_earlier_term_settles_no_decision(

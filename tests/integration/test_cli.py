@@ -279,7 +279,7 @@ def test_interrupt_at_a_question_needs_no_enter(run: Run, cluster: ThreadedClust
         while not asked.endswith(b"[y/N]: "):
             asked += process.stderr.read(1)
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=30) == 130
+        assert process.wait(timeout=120) == 130
     finally:
         process.kill()
         process.communicate()

@@ -17,7 +17,7 @@ import pytest
 
 from tests.ports import free_block, free_broker_port, free_port, free_ports
 
-WITHIN_S = 40.0
+WITHIN_S = 120.0
 Start = Callable[..., subprocess.Popen[str]]
 AEROBEE = (sys.executable, "-m", "aerobee.ops")
 

@@ -22,7 +22,10 @@ CONFIG = ConsumerConfig(consume_from=ConsumeFrom.FIRST, persist_offsets_s=0.2)
 
 @pytest.fixture
 async def cluster() -> AsyncIterator[LocalCluster]:
-    async with asyncio.timeout(30), LocalCluster(store_config={"message_delay_level": "1s 1s 1s"}) as cluster:
+    async with (
+        asyncio.timeout(120),
+        LocalCluster(store_config={"message_delay_level": "1s 1s 1s"}) as cluster,
+    ):
         await cluster.create_topic(TOPIC, 2)
         yield cluster
 

@@ -242,7 +242,7 @@ async def test_pops_of_an_lmq_use_the_offsets_of_the_lmq(cluster):
     remoting = RemotingClient(clock=SystemClock(), network=AsyncioNetwork())
     try:
         request = pop_request(broker, "%LMQ%a", invisible_ms=1_000)
-        reply = await remoting.invoke(broker.address, request, timeout_s=5)
+        reply = await remoting.invoke(broker.address, request, timeout_s=60)
         assert message_offsets(reply) == [0, 1]
         assert [record.body for record in decode_records(reply.body)] == [b"3", b"4"]
         assert (broker.offsets.query("group", "%LMQ%a", 0), broker.offsets.query("group", "orders", 0)) == (
@@ -264,7 +264,7 @@ async def send_to_lmq(cluster, body, properties=None):
     try:
         request = a_send(RequestCode.SEND_MESSAGE_V2, {"UNIQ_KEY": body.decode(), **(properties or {})}, body)
         request.ext["b"] = "%LMQ%a"
-        return await remoting.invoke(cluster.broker().address, request, timeout_s=5)
+        return await remoting.invoke(cluster.broker().address, request, timeout_s=60)
     finally:
         await remoting.close()
 
@@ -290,6 +290,6 @@ async def test_a_message_sent_to_an_lmq_itself_is_popped(cluster):
     broker = cluster.broker()
     remoting = RemotingClient(clock=SystemClock(), network=AsyncioNetwork())
     request = pop_request(broker, "%LMQ%a", invisible_ms=1_000)
-    reply = await remoting.invoke(broker.address, request, timeout_s=5)
+    reply = await remoting.invoke(broker.address, request, timeout_s=60)
     await remoting.close()
     assert [record.body for record in decode_records(reply.body)] == [b"0", b"direct"]

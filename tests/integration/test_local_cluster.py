@@ -40,7 +40,7 @@ async def receive(cluster: LocalCluster, topic: str, count: int) -> list[bytes]:
 
 def dial(address: str) -> None:
     host, _, port = address.rpartition(":")
-    socket.create_connection((host, int(port)), timeout=5).close()
+    socket.create_connection((host, int(port)), timeout=60).close()
 
 
 async def test_messages_flow_in_the_event_loop_of_the_test(aerobee_cluster: LocalCluster) -> None:

@@ -428,7 +428,7 @@ async def asked(cluster: LocalCluster, request: RemotingCommand) -> int:
     """The code that the broker answers."""
     client = RemotingClient(clock=SystemClock(), network=AsyncioNetwork())
     try:
-        return (await client.invoke(cluster.broker().address, request, timeout_s=10.0)).code
+        return (await client.invoke(cluster.broker().address, request, timeout_s=60.0)).code
     finally:
         await client.close()
 

@@ -134,7 +134,7 @@ class ThreadPeer:
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
-        self._socket = socket.create_connection((host, int(port)), timeout=20)
+        self._socket = socket.create_connection((host, int(port)), timeout=120)
         self._file = self._socket.makefile("rb")
 
     def ask(self, frame: bytes) -> RemotingCommand:

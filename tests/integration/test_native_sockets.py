@@ -294,8 +294,8 @@ async def test_a_frame_of_which_half_is_there_when_the_broker_leaves_is_told_to_
         peer.writer.write(frame[:60])
         await asyncio.sleep(0.05)
         server = broker.ports.main  # what Broker.stop does with it
-        stopping = asyncio.create_task(server.stop(go_away=True, drain_s=1))
-        await asyncio.sleep(0.01)
+        stopping = asyncio.create_task(server.stop(go_away=True, drain_s=60))
+        await wait_until(lambda: server._endpoint.going_away)
         peer.writer.write(frame[60:])
         (reply,) = await peer.replies(1)
         assert (reply.opaque, reply.code) == (2, ResponseCode.GO_AWAY)

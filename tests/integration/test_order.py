@@ -40,7 +40,7 @@ def config(**fields: Any) -> ConsumerConfig:
 
 @pytest.fixture
 async def cluster() -> AsyncIterator[LocalCluster]:
-    async with asyncio.timeout(40), LocalCluster() as cluster:
+    async with asyncio.timeout(120), LocalCluster() as cluster:
         await cluster.create_topic(TOPIC, 4)
         yield cluster
 

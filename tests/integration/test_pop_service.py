@@ -86,7 +86,7 @@ class World:
         outcome = self.pop_feature.pops.pop(self.asked(**how), call)
         if asyncio.iscoroutine(outcome):
             outcome = await outcome
-        return cast(PopOutcome, outcome or await asyncio.wait_for(call.result, 20))
+        return cast(PopOutcome, outcome or await asyncio.wait_for(call.result, 120))
 
     def handles(self, outcome: PopOutcome) -> list[Handle]:
         taken = outcome.taken
@@ -142,7 +142,7 @@ async def test_a_pop_that_waits_gets_its_outcome_late(world: World) -> None:
     call = Call(world.caller)
     assert world.pop_feature.pops.pop(world.asked(poll_ms=15_000), call) is None
     await world.send(b"late")
-    assert bodies(await asyncio.wait_for(call.result, 20)) == [b"late"]
+    assert bodies(await asyncio.wait_for(call.result, 120)) == [b"late"]
 
 
 async def test_a_pop_whose_caller_leaves_takes_nothing(world: World) -> None:
@@ -151,7 +151,7 @@ async def test_a_pop_whose_caller_leaves_takes_nothing(world: World) -> None:
         assert world.pop_feature.pops.pop(world.asked(poll_ms=15_000), call) is None
     first.caller.close()
     await world.send(b"1")
-    assert bodies(await asyncio.wait_for(second.result, 20)) == [b"1"]
+    assert bodies(await asyncio.wait_for(second.result, 120)) == [b"1"]
     assert not first.result.done()
 
 
@@ -161,7 +161,7 @@ async def test_a_dropped_call_gets_nothing_and_the_callers_others_do(world: Worl
         assert world.pop_feature.pops.pop(world.asked(poll_ms=15_000), call) is None
     world.pop_feature.pops.drop(first)
     await world.send(b"1")
-    assert bodies(await asyncio.wait_for(second.result, 20)) == [b"1"]
+    assert bodies(await asyncio.wait_for(second.result, 120)) == [b"1"]
     assert (first.result.done(), world.pop_feature.waiting.count) == (False, 0)
 
 
@@ -243,5 +243,5 @@ async def test_a_notice_comes_late_and_takes_nothing(world: World) -> None:
     asked = NotificationRequest(group="g", topic="orders", queue_id=-1, poll_ms=15_000)
     assert world.pop_feature.notifications.notify(asked, call) is None
     await world.send(b"1")
-    assert await asyncio.wait_for(call.result, 20) == Notice(has_message=True)
+    assert await asyncio.wait_for(call.result, 120) == Notice(has_message=True)
     assert bodies(await world.pop()) == [b"1"]

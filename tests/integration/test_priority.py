@@ -43,7 +43,7 @@ async def jobs_cluster(
 ) -> AsyncIterator[tuple[LocalCluster, RemotingClient, Callable[..., Awaitable[None]]]]:
     """A cluster with the PRIORITY topic `jobs`, a client, and what changes the broker's settings."""
     client = RemotingClient(clock=AdvancingClock(), network=AsyncioNetwork())
-    async with asyncio.timeout(40), LocalCluster(broker_config=config) as cluster:
+    async with asyncio.timeout(120), LocalCluster(broker_config=config) as cluster:
         await cluster.create_topic("jobs", queues, attributes="+message.type=PRIORITY")
 
         async def change(**values: str) -> None:

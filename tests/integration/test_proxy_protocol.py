@@ -52,7 +52,7 @@ async def dial(
 async def reply(reader: asyncio.StreamReader) -> RemotingCommand:
     """The next frame."""
     decoder = FrameDecoder(1 << 20, 1 << 20)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while (frame := decoder.next_frame()) is None:
             data = await reader.read(65_536)
             assert data, "the connection is closed"
@@ -109,13 +109,13 @@ async def test_a_client_names_no_other_address_behind_its_balancers_header(
     broker = cluster.broker()
     reader, writer = await dial(broker.address)
     writer.write(header)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while not (  # noqa: ASYNC110
             found := [each for each in broker.ports.connections if each.address == CLIENT]
         ):
             await asyncio.sleep(0.001)
     writer.write(b"PROXY TCP4 127.0.0.1 10.0.0.1 1 1\r\n" + administration())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         assert (await reader.read())[
             3:4
         ] == b"\x04"  # SETTINGS: it is a bad preface of HTTP/2, and no administrator's request
@@ -129,12 +129,12 @@ async def test_http2_follows_a_header_at_each_port(cluster: LocalCluster, header
     for port in (broker.ports.grpc_port, broker.ports.main.address_of()[1]):
         reader, writer = await dial(f"127.0.0.1:{port}")
         writer.write(header + PREFACE)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             assert (await reader.readexactly(9))[3] == 4  # SETTINGS
         (peer,) = (each for each in broker.ports.connections if each.protocol == "grpc")
         assert peer.address == CLIENT
         writer.close()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while peer.is_open:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
 
@@ -146,7 +146,7 @@ async def test_tls_follows_a_header(cluster: LocalCluster) -> None:
     reader, writer = await dial(cluster.broker().address)
     writer.write(V2)
     await writer.drain()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         await writer.start_tls(context)
     writer.write(heartbeat("c2"))
     assert (await reply(reader)).code == ResponseCode.SUCCESS
@@ -161,7 +161,7 @@ async def test_tls_follows_a_header(cluster: LocalCluster) -> None:
 async def test_a_broken_header_ends_its_connection_alone(cluster: LocalCluster, data: bytes) -> None:
     reader, writer = await dial(cluster.broker().address)
     writer.write(data)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         assert await reader.read() == b""
     writer.close()
     await test_a_connection_without_a_header_keeps_its_address(cluster)
@@ -173,7 +173,7 @@ async def test_a_header_of_an_unnamed_address_is_refused() -> None:
         for header in (V1, V2):
             reader, writer = await dial(cluster.broker().address)
             writer.write(header + heartbeat("c3"))
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(120):
                 answered = await reader.read()
             assert b"SUCCESS" not in answered
             assert cluster.broker().producers.members("makers") == []
@@ -185,7 +185,7 @@ async def test_a_header_is_given_limited_time() -> None:
     async with LocalCluster(broker_config=settings) as cluster:
         reader, writer = await dial(cluster.broker().address)
         writer.write(V2[:20])
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             assert await reader.read() == b""
         writer.close()
 

@@ -27,7 +27,7 @@ from aerobee.store.files.config import StoreConfig
 from aerobee.store.files.disk import RealDisk
 from tests.waiting import wait_until
 
-WAIT_S = 20.0
+WAIT_S = 120.0
 
 
 class SlowDisk(RealDisk):

@@ -548,5 +548,5 @@ async def test_a_delayed_message_whose_delivery_was_cut_off_is_delivered(
     assert "later" not in keys(a, "t")
     monkeypatch.undo()
     failover.lead(a)
-    await wait_until(lambda: "later" in keys(a, "t"), "A delivers again", timeout_s=15)
+    await wait_until(lambda: "later" in keys(a, "t"), "A delivers again")
     assert keys(a, "t").count("later") == 1

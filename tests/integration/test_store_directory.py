@@ -420,7 +420,7 @@ async def test_the_slots_of_the_key_index_are_mapped_in_once_there_are_keys(tmp_
         assert not store.index.files[-1].is_mapped_in
         for number in range(1, 300):
             store.append(message(number))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while not store.index.files[-1].is_mapped_in or store.index.files[-1].pins:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
     finally:

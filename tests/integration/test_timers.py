@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 import tarfile
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -207,13 +208,22 @@ async def test_a_message_that_names_a_record_takes_back_none_of_another_topic(
 
 
 async def test_a_recall_may_come_in_the_second_before(cluster: LocalCluster, producer: Producer) -> None:
-    now = cluster.clock.now_ms()
-    result = await producer.send(Message(TOPIC, b"soon", deliver_at=(now - now % 1000 + 2500) / 1000))
-    await asyncio.sleep((1000 - cluster.clock.now_ms() % 1000) / 1000)
-    await producer.recall(TOPIC, result.recall_handle)
-    clock_of(cluster).advance(5)
+    """On a busy machine a recall may take the whole of that second: then the next message is tried."""
+    clock = clock_of(cluster)
+    for number in itertools.count():
+        now, body = clock.now_ms(), b"%d" % number
+        due_ms = now - now % 1000 + 2_500
+        result = await producer.send(Message(TOPIC, body, deliver_at=due_ms / 1000))
+        clock.advance((1000 - clock.now_ms() % 1000) / 1000)
+        try:
+            await producer.recall(TOPIC, result.recall_handle)
+        except RemoteError:
+            assert clock.now_ms() >= due_ms - 500, "refused although its second had not begun"
+            continue
+        break
+    clock.advance(5)
     await asyncio.sleep(0.05)
-    assert stored(cluster.broker(), TOPIC) == []
+    assert body not in [record.body for record in stored(cluster.broker(), TOPIC)]
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def call(address: str, code: int, ext: dict[str, Any], body: bytes = b"") -> tup
     header = json.dumps(
         {"code": code, "language": "JAVA", "version": 513, "opaque": 7, "flag": 0, "extFields": ext}
     ).encode()
-    with socket.create_connection((host, int(port)), timeout=5) as link:
+    with socket.create_connection((host, int(port)), timeout=60) as link:
         link.sendall(struct.pack(">iI", 4 + len(header) + len(body), len(header)) + header + body)
         stream = link.makefile("rb")
         total, header_size = struct.unpack(">ii", stream.read(8))
@@ -186,7 +186,7 @@ class Server(abc.ABC):
             self.process.wait(60)
         except subprocess.TimeoutExpired:
             self.process.kill()
-            self.process.wait(10)
+            self.process.wait(60)
             raise AssertionError(f"{self.kind} {self.name} did not end within 60 s:\n{self.tail()}") from None
 
 
@@ -489,10 +489,10 @@ class Driver:
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
-            self._process.wait(15)
+            self._process.wait(60)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait(10)
+            self._process.wait(60)
         self._errors.close()
 
 
@@ -592,7 +592,7 @@ class CppTransactions:
         finally:
             self._process.kill()
             self._process.wait()
-            self._reader.join(10)
+            self._reader.join(60)
             self._errors.seek(0)
             errors = self._errors.read()
             self._errors.close()

@@ -147,10 +147,10 @@ def test_the_go_client(site: Site) -> None:
 async def test_our_client(site: Site) -> None:
     found = {}
     for name, (access, secret) in KEYS.items():
-        client = ClientConfig(access_key=access, secret_key=secret, request_timeout_s=20)
+        client = ClientConfig(access_key=access, secret_key=secret, request_timeout_s=60)
         try:
             async with Producer(site.namesrv, client=client) as producer:
-                await producer.send(Message("Orders", b"ours"), timeout_s=20)
+                await producer.send(Message("Orders", b"ours"), timeout_s=60)
             found[name] = "ok"
         except AerobeeError as error:
             found[name] = "16" if "16" in str(error) else str(error)

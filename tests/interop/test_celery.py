@@ -34,7 +34,7 @@ def test_worker_runs_tasks_and_returns_them_when_killed(
         assert send("third_time").get(WITHIN_S) == 2
         begin = time.time()
         assert send("now", countdown=3).get(WITHIN_S) >= begin + 3
-        assert app.control.inspect(timeout=5).ping() == {worker.name: {"ok": "pong"}}
+        assert app.control.inspect([worker.name], timeout=WITHIN_S).ping() == {worker.name: {"ok": "pong"}}
         results = [send("wait_for", str(gate)) for _ in range(4)]
         until(lambda: notes.exists() and notes.read_text().count("started") >= 2, "two tasks run")
         worker.kill()

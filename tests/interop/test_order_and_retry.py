@@ -77,7 +77,7 @@ def check_order(messages: list[dict[str, Any]]) -> None:
 
 async def dead_letters(namesrv: str, group: str, count: int) -> list[DeadLetter]:
     """The dead letters of a group, once there are `count`."""
-    async with Admin(namesrv) as admin, asyncio.timeout(30):
+    async with Admin(namesrv) as admin, asyncio.timeout(120):
         while True:
             found = [dead_letter async for dead_letter in admin.dead_letters(group)]
             if len(found) >= count:
@@ -102,7 +102,7 @@ def test_java_orderly_members_hand_over_queues_in_order(cluster: Cluster, driver
     with member(driver, cluster, topic, group, orderly=True, pause_ms=40) as first:
         first.received(8)
         with member(driver, cluster, topic, group, orderly=True, pause_ms=1) as second:
-            wait_for("a separate queue", second.locked, 50)
+            wait_for("a separate queue", second.locked, 120)
             assert second.locked().isdisjoint(first.locked())
             second.received(10)
             wait_for(

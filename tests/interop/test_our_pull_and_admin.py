@@ -27,7 +27,7 @@ BY_HAND = PullConsumerConfig(auto_commit=False, consume_from=ConsumeFrom.FIRST)
 
 async def poll(consumer: PullConsumer, count: int) -> list[ReceivedMessage]:
     received: list[ReceivedMessage] = []
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while len(received) < count:
             received += await consumer.poll()
     return received

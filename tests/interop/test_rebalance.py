@@ -61,7 +61,7 @@ class Member:
     def end(self, number: int) -> None:
         if self.process.poll() is None:
             self.process.send_signal(number)
-            self.process.wait(30)
+            self.process.wait(60)
 
 
 def wait_one_owner_each(members: list[Member], java: list[JavaClient], topic: str) -> None:
@@ -97,7 +97,7 @@ async def produce(namesrv: str, topic: str, first: int, count: int, settled: asy
     async with Producer(namesrv) as producer:
         for start in range(first, first + count, 250):
             messages = [Message(topic, b"%d" % n) for n in range(start, min(start + 250, first + count))]
-            parts = [producer.send_batch(messages[at::5], timeout_s=20.0) for at in range(5)]
+            parts = [producer.send_batch(messages[at::5], timeout_s=60.0) for at in range(5)]
             for results in await asyncio.gather(*parts):
                 assert {result.status.name for result in results} == {"SEND_OK"}
             if not settled.is_set():

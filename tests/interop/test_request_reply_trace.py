@@ -70,7 +70,7 @@ async def ask_java(driver: Driver, cluster: Cluster, topic: str) -> None:
     try:
         async with Producer(cluster.namesrv, "PG_we_ask") as producer:
             replies = await asyncio.gather(
-                *(producer.request(Message(topic, b"%d" % number), timeout_s=20) for number in range(10))
+                *(producer.request(Message(topic, b"%d" % number), timeout_s=60) for number in range(10))
             )
     finally:
         await asyncio.to_thread(replier.__exit__)
@@ -124,7 +124,7 @@ async def traced_by_java(driver: Driver, cluster: Cluster, topic: str) -> None:
         body="traced body",
     )
     async with Admin(cluster.namesrv) as admin:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while len(events := await admin.trace(message_id)) < 3:  # noqa: ASYNC110
                 await asyncio.sleep(0.2)
         assert await admin.trace("k2") == events
@@ -156,7 +156,7 @@ async def traced_by_us(driver: Driver, cluster: Cluster, topic: str) -> None:
 
     group = driver.unique("CG_ours_traced")
     async with (
-        asyncio.timeout(30),
+        asyncio.timeout(120),
         PushConsumer(
             cluster.namesrv,
             group,

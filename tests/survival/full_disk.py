@@ -34,7 +34,7 @@ from aerobee.message import Message, MessageQueue
 
 TOPIC = "full-disk"
 BODY = b"x" * 10_000
-STEP_TIMEOUT_S = 30.0
+STEP_TIMEOUT_S = 120.0
 SETTINGS = {
     "mappedFileSizeCommitLog": str(4 << 20),
     "mappedFileSizeConsumeQueue": str(20 * 5_000),

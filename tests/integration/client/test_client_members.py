@@ -19,7 +19,7 @@ from aerobee.testing.local_cluster import LocalCluster
 
 MESSAGES = int(os.environ.get("AEROBEE_MEMBERS_MESSAGES", "4000"))
 QUEUES = 6
-LIMIT_S = 30 + MESSAGES / 1000
+LIMIT_S = 120 + MESSAGES / 200
 CONFIG = ConsumerConfig(consume_from=ConsumeFrom.FIRST, persist_offsets_s=0.2, drain_s=5.0)
 
 

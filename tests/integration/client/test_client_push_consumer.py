@@ -435,7 +435,7 @@ async def test_plain_function_that_blocks_holds_up_nothing_else(broker, orderly)
 
     def handle(_message):
         names.add(threading.current_thread().name)
-        both.wait(30)
+        both.wait(120)
 
     config = ConsumerConfig(consume_from=ConsumeFrom.FIRST, concurrency=2, orderly=orderly)
     if orderly:

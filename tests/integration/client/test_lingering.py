@@ -118,7 +118,7 @@ async def test_a_batch_of_which_nothing_is_known_fails_for_each_send(broker):
 async def test_a_full_batch_does_not_wait(broker, monkeypatch):
     monkeypatch.setattr(lingering, "BATCH_COUNT_MAX", 10)
     async with Producer(broker.address, "PG", config=LONG) as producer:
-        await asyncio.wait_for(send_all(producer, 20), 30)
+        await asyncio.wait_for(send_all(producer, 20), 120)
     assert len(broker.seen(320)) == 2
 
 

@@ -77,7 +77,7 @@ def test_blocking_consumer_may_have_a_handler(cluster: ThreadedCluster) -> None:
         done.set()
 
     with cluster.push_consumer("handlers", {"handled": "*"}, handle, config=FIRST) as consumer:
-        assert done.wait(30)
+        assert done.wait(120)
         assert {queue.topic for queue in consumer.owned} >= {"handled"}
 
 

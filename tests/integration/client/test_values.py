@@ -186,7 +186,7 @@ async def test_the_readable_messages_of_a_batch_do_not_die_when_a_broker_refuses
     config = ConsumerConfig(consume_from=ConsumeFrom.FIRST, batch_size=10, suspend_s=0.05, **fields)  # type: ignore[arg-type]
     store = cluster.broker().store
     async with cluster.push_consumer("G", {TOPIC: "*"}, handle, config=config, deserializer=Json()):
-        await wait_until(lambda: store.max_offset("%DLQ%G", 0) > 0 and numbers == {0, 1, 2}, timeout_s=40)
+        await wait_until(lambda: store.max_offset("%DLQ%G", 0) > 0 and numbers == {0, 1, 2})
     assert [body for body, _ in await dead_reasons(cluster)] == [BAD]
 
 
@@ -210,7 +210,7 @@ async def test_of_a_batch_the_damaged_message_dies_alone(
     async with cluster.push_consumer(
         "G", {TOPIC: "*"}, lambda work: bodies.update([each.body for each in work]), config=config
     ):
-        await wait_until(lambda: len(bodies) == 3, timeout_s=40)
+        await wait_until(lambda: len(bodies) == 3)
     assert store.max_offset("%DLQ%G", 0) == 1
     ((body, _),) = await dead_reasons(cluster)
     assert body == BAD

@@ -28,7 +28,7 @@ def test_retry_comes_by_a_timer(tasks: Any, worker: Worker) -> None:
 def test_countdown_is_kept_at_the_broker(tasks: Any, worker: Worker) -> None:
     begin = time.time()
     result = tasks.now.apply_async(countdown=2)
-    scheduled = tasks.app.control.inspect(timeout=1).scheduled()
+    scheduled = tasks.app.control.inspect([worker.name], timeout=WITHIN_S).scheduled()
     assert scheduled == {worker.name: []}, "the worker holds the task"
     assert result.get(WITHIN_S) >= begin + 2
 
@@ -41,9 +41,11 @@ def test_canvas(tasks: Any, worker: Worker) -> None:
 
 def test_inspect_and_remote_control(tasks: Any, worker: Worker) -> None:
     control = tasks.app.control
-    assert control.inspect(timeout=2).ping() == {worker.name: {"ok": "pong"}}
-    assert control.ping(destination=[worker.name], timeout=2) == [{worker.name: {"ok": "pong"}}]
-    answers = control.rate_limit(tasks.add.name, "100/s", reply=True, timeout=2)
+    assert control.inspect([worker.name], timeout=WITHIN_S).ping() == {worker.name: {"ok": "pong"}}
+    assert control.ping(destination=[worker.name], timeout=WITHIN_S) == [{worker.name: {"ok": "pong"}}]
+    answers = control.rate_limit(
+        tasks.add.name, "100/s", destination=[worker.name], reply=True, timeout=WITHIN_S
+    )
     assert answers == [{worker.name: {"ok": "new rate limit set successfully"}}]
 
 
@@ -66,12 +68,12 @@ def test_killed_worker_loses_no_task(
     tasks: Any, worker: Worker, directory: Path, environment: dict[str, str]
 ) -> None:
     gate, notes = directory / "gate", directory / "notes"
-    tasks.app.control.cancel_consumer("shop", reply=True, timeout=5, destination=[worker.name])
+    tasks.app.control.cancel_consumer("shop", reply=True, timeout=WITHIN_S, destination=[worker.name])
     with Worker(directory, environment, "victim") as victim:
         results = [tasks.wait_for.delay(str(gate)) for _ in range(5)]
         until(lambda: notes.exists() and notes.read_text().count("started") >= 2, "two tasks run")
         victim.kill()
-    tasks.app.control.add_consumer("shop", reply=True, timeout=5, destination=[worker.name])
+    tasks.app.control.add_consumer("shop", reply=True, timeout=WITHIN_S, destination=[worker.name])
     gate.touch()
     redelivered = [result.get(WITHIN_S) for result in results]
     assert any(redelivered)
@@ -95,13 +97,13 @@ def test_warm_shutdown_returns_what_it_prefetched(
     tasks: Any, worker: Worker, directory: Path, environment: dict[str, str]
 ) -> None:
     gate = directory / "warm-gate"
-    tasks.app.control.cancel_consumer("shop", reply=True, timeout=5, destination=[worker.name])
+    tasks.app.control.cancel_consumer("shop", reply=True, timeout=WITHIN_S, destination=[worker.name])
     with Worker(directory, environment, "leaver", "--concurrency", "1") as leaver:
         results = [tasks.wait_for.delay(str(gate)) for _ in range(2)]
         until(
             lambda: results[0].id in leaver.text() and results[1].id in leaver.text(), "both are prefetched"
         )
-        tasks.app.control.add_consumer("shop", reply=True, timeout=5, destination=[worker.name])
+        tasks.app.control.add_consumer("shop", reply=True, timeout=WITHIN_S, destination=[worker.name])
         gate.touch()
         assert leaver.stop() == 0
     assert [result.get(WITHIN_S) for result in results] == [False, False], "a return is no redelivery"

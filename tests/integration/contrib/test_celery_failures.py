@@ -78,7 +78,7 @@ def test_cold_shutdown_returns_the_tasks_that_run(
 ) -> None:
     gate, notes = directory / "cold-gate", directory / "notes"
     control = tasks.app.control
-    control.cancel_consumer("shop", reply=True, timeout=5, destination=[worker.name])
+    control.cancel_consumer("shop", reply=True, timeout=WITHIN_S, destination=[worker.name])
     with Worker(directory, environment, "quitter", "--concurrency", "1") as quitter:
         results = [tasks.wait_for.delay(str(gate)) for _ in range(3)]
         until(
@@ -86,7 +86,7 @@ def test_cold_shutdown_returns_the_tasks_that_run(
             "one runs",
         )
         quitter.stop(signal.SIGQUIT)
-    control.add_consumer("shop", reply=True, timeout=5, destination=[worker.name])
+    control.add_consumer("shop", reply=True, timeout=WITHIN_S, destination=[worker.name])
     gate.touch()
     for result in results:
         assert result.get(WITHIN_S) in (True, False)

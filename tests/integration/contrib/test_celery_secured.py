@@ -15,7 +15,7 @@ from aerobee.errors import RemoteError
 from tests.integration.access_cluster import USERS, Cluster, running
 from tests.integration.secured_cluster import Secured
 
-WITHIN_S = 20.0
+WITHIN_S = 120.0
 
 
 def sent_and_received(connection: Any) -> Any:

@@ -158,5 +158,5 @@ def test_a_django_app_commits_and_the_command_sends(
         )  # fmt: skip
     finally:
         relay.terminate()
-        assert relay.wait(30) == 0
+        assert relay.wait(120) == 0
     assert bodies.split() == ["0", "1", "2"]

@@ -192,7 +192,7 @@ async def test_no_send_in_one_read_with_its_headers_is_stored_without_its_user(c
             sent.append(_frame(3, 0, stream_id, b"\0\0\0\x08"))
     outgoing.write(b"".join([*sent, _frame(6, 0, 0, b"finished")]))
     got = b""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while b"finished" not in got:
             got += await incoming.read(65_536)
     outgoing.close()

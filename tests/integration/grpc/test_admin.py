@@ -56,7 +56,7 @@ async def call(client: GrpcClient, name: str, *, is_ok: bool = True, **fields: A
         response_deserializer=response.FromString,
     )
     metadata = tuple((key.replace("_", "-"), value) for key, value in client.metadata.items())
-    answer = await made(getattr(pb, request_name)(**fields), metadata=metadata, timeout=20)
+    answer = await made(getattr(pb, request_name)(**fields), metadata=metadata, timeout=60)
     assert not is_ok or answer.status.code == pb.OK, answer.status
     return answer
 

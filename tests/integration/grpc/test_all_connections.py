@@ -124,7 +124,7 @@ async def test_requests_of_all_connections_are_bounded_together() -> None:
         calls = []
         for client in clients:
             call = client.channel.stream_unary(SERVICE + "SendMessage")(
-                metadata=client._metadata(), timeout=20.0
+                metadata=client._metadata(), timeout=60.0
             )
             await call.write(bytes(2 * MIB))
             calls.append(call)
@@ -166,11 +166,11 @@ async def test_a_call_without_a_user_is_refused_before_its_request(closed: Clust
     """A large request was parsed, and a client without a user could keep 32 MiB of them."""
     async with GrpcClient(closed.broker.address) as client:
         client.metadata |= signed("root", "wrong")
-        call = client.channel.stream_unary(SERVICE + "SendMessage")(metadata=client._metadata(), timeout=20.0)
+        call = client.channel.stream_unary(SERVICE + "SendMessage")(metadata=client._metadata(), timeout=60.0)
         answer = pb.SendMessageResponse.FromString(await call)  # no byte of a request was sent
         assert answer.status.code == pb.UNAUTHORIZED
         damaged = client.channel.unary_unary(SERVICE + "SendMessage")
         answer = pb.SendMessageResponse.FromString(
-            await damaged(b"\xff" * 100, metadata=client._metadata(), timeout=20.0)
+            await damaged(b"\xff" * 100, metadata=client._metadata(), timeout=60.0)
         )
         assert answer.status.code == pb.UNAUTHORIZED

@@ -373,7 +373,7 @@ async def lite_control(cluster: LocalCluster, *client_ids: str) -> RemotingComma
     host, _, port = cluster.broker().address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(encode_frame(RemotingCommand(RequestCode.LITE_SUBSCRIPTION_CTL, {}, body, opaque=1)))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         head = await reader.readexactly(4)
         answer = await reader.readexactly(int.from_bytes(head, "big"))
     writer.close()

@@ -105,7 +105,7 @@ class RawClient:
         """The answers of these streams."""
         found: dict[int, Any] = {stream_id: [b"", {}] for stream_id in waiting}
         while waiting:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(120):
                 data = await self._reader.read(65_536)
             assert data, "the connection ended"
             for event in self._reading.receive_data(data):

@@ -60,7 +60,7 @@ async def test_a_sent_message_is_stored_as_remoting_stores_it(
 async def test_an_unserved_rpc_is_unimplemented(client: GrpcClient) -> None:
     metadata = tuple((name.replace("_", "-"), value) for name, value in client.metadata.items())
     with pytest.raises(grpc.aio.AioRpcError) as error:
-        await client.channel.unary_unary(SERVICE + "QueryTopics")(b"", metadata=metadata, timeout=10)
+        await client.channel.unary_unary(SERVICE + "QueryTopics")(b"", metadata=metadata, timeout=60)
     assert error.value.code() is grpc.StatusCode.UNIMPLEMENTED
     assert error.value.details() == "Method apache.rocketmq.v2.MessagingService/QueryTopics is unimplemented"
 

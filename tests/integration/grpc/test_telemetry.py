@@ -215,12 +215,12 @@ async def test_an_operator_gets_a_clients_stacks_and_has_it_verify_a_message(
         tasks.create_task(answer())
         peer = channel.peer
         info = await peer.invoke(
-            RemotingCommand(RequestCode.GET_CONSUMER_RUNNING_INFO, {"jstackEnable": "true"}), timeout_s=5
+            RemotingCommand(RequestCode.GET_CONSUMER_RUNNING_INFO, {"jstackEnable": "true"}), timeout_s=60
         )
         assert b"main: waits" in info.body
         record = cluster.broker().store.get_messages("orders", 0, 0, count_max=1).body
         result = await peer.invoke(
-            RemotingCommand(RequestCode.CONSUME_MESSAGE_DIRECTLY, {}, record), timeout_s=5
+            RemotingCommand(RequestCode.CONSUME_MESSAGE_DIRECTLY, {}, record), timeout_s=60
         )
         assert b"CR_THROW_EXCEPTION" in result.body
 

@@ -23,7 +23,7 @@ def threads() -> Iterator[HandlerThreads]:
 
 async def test_a_blocking_function_does_not_block_the_event_loop(threads: HandlerThreads) -> None:
     release = threading.Event()
-    blocked = asyncio.ensure_future(threads.call(lambda _: release.wait(30), None))
+    blocked = asyncio.ensure_future(threads.call(lambda _: release.wait(120), None))
     await asyncio.sleep(0)  # with the function in the loop's own thread this would not return
     release.set()
     assert await blocked
@@ -35,7 +35,7 @@ async def test_no_more_threads_than_the_bound_and_each_is_named(threads: Handler
 
     def work(number: int) -> int:
         names.append(threading.current_thread().name)
-        together.wait(30)  # passes only when three run at the same time
+        together.wait(120)  # passes only when three run at the same time
         return number
 
     assert await asyncio.gather(*(threads.call(work, n) for n in range(9))) == list(range(9))
@@ -64,7 +64,7 @@ async def test_what_a_function_raises_is_raised_where_it_is_awaited(
 
 async def test_a_call_that_was_cancelled_before_its_turn_does_not_run() -> None:
     threads, release, ran = HandlerThreads("one", 1), threading.Event(), []
-    first = asyncio.ensure_future(threads.call(lambda _: release.wait(30), None))
+    first = asyncio.ensure_future(threads.call(lambda _: release.wait(120), None))
     second = asyncio.ensure_future(threads.call(ran.append, 1))
     await asyncio.sleep(0)
     second.cancel()

@@ -40,7 +40,7 @@ def shown(*, waits: bool) -> tuple[str, int]:
             waits = False
             process.send_signal(signal.SIGINT)
     os.close(near)
-    return text, process.wait(timeout=30)
+    return text, process.wait(timeout=120)
 
 
 def test_samples_are_on_the_alternate_screen_until_the_end() -> None:
