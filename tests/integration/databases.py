@@ -1,4 +1,4 @@
-"""Private PostgreSQL and Redis servers for the tests of deduplication: free ports, temporary directories, loopback only."""
+"""Private PostgreSQL, MariaDB and Redis servers for the tests of deduplication and of the outbox: free ports, temporary directories, loopback only."""
 
 from __future__ import annotations
 
@@ -107,6 +107,45 @@ def postgresql() -> Iterator[str]:
             url = f"postgresql+psycopg://aerobee@127.0.0.1:{port}/postgres"
             _until_it_answers(url)
             yield url
+
+
+@contextmanager
+def mariadb() -> Iterator[str]:
+    """A fresh MariaDB; yields the URL of a database with a character set of one byte, mysql://. Skips the test when it is not
+    installed, and fails it in CI."""
+    install, server = shutil.which("mariadb-install-db"), shutil.which("mariadbd")
+    if install is None or server is None:
+        _lacks("MariaDB")
+    with _directory() as directory:
+        port, data = free_port(), directory / "data"
+        as_root = ["--user=root"] if os.getuid() == 0 else []
+        subprocess.run(
+            [
+                install,
+                "--no-defaults",
+                f"--datadir={data}",
+                "--auth-root-authentication-method=normal",
+                *as_root,
+            ],
+            check=True,
+            capture_output=True,
+            cwd=directory,
+        )
+        prepare = directory / "prepare.sql"
+        prepare.write_text("CREATE DATABASE IF NOT EXISTS app CHARACTER SET latin1;\n")
+        command = [
+            server,
+            "--no-defaults",
+            f"--datadir={data}",
+            f"--port={port}",
+            "--bind-address=127.0.0.1",
+            f"--socket={directory}/s",
+            f"--init-file={prepare}",
+            "--innodb-flush-log-at-trx-commit=0",
+            *as_root,
+        ]
+        with _running(command, port, directory, signal.SIGTERM):
+            yield f"mysql://root@127.0.0.1:{port}/app"
 
 
 def _until_it_answers(url: str) -> None:

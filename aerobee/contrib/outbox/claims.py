@@ -12,10 +12,23 @@ from collections.abc import Sequence
 from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from aerobee.contrib.outbox.row import SHARD_TABLE
 from aerobee.contrib.outbox.tables import shards
+from aerobee.errors import UsageError
 
 LEASE_MS = 30_000
 WITH_SKIP_LOCKED = ("postgresql", "mysql", "mariadb")
+
+
+async def require_shards(connection: AsyncConnection, wanted: Sequence[int]) -> None:
+    """Raise UsageError if a shard has no row: no relay could lock it, and its messages would wait forever."""
+    found = await connection.execute(select(shards.c.shard).where(shards.c.shard.in_(wanted)))
+    missing = sorted(set(wanted) - set(found.scalars()))
+    if missing:
+        raise UsageError(
+            f"table {SHARD_TABLE} has no row for shard {', '.join(map(str, missing))}, so messages of the outbox cannot be sent: "
+            "await create_tables(engine), start the relay with --create-tables, or run manage.py migrate"
+        )
 
 
 async def lock_shards(connection: AsyncConnection, wanted: Sequence[int]) -> list[int]:

@@ -28,6 +28,7 @@ from aerobee.contrib.outbox.claims import (
     lease_shards,
     lock_shards,
     release_shards,
+    require_shards,
 )
 from aerobee.contrib.outbox.row import ERROR_CHARS_MAX, message_of, retry_pause_ms
 from aerobee.contrib.outbox.tables import outbox
@@ -47,7 +48,7 @@ Row = Mapping[str, Any]
 class OutboxRelay:
     """Sends rows while run() runs. `sent` counts the rows that brokers stored.
 
-    The engine must be asynchronous (postgresql+asyncpg, postgresql+psycopg, mysql+aiomysql, mysql+asyncmy,
+    The engine must be asynchronous (postgresql+asyncpg, postgresql+psycopg, mysql+asyncmy,
     sqlite+aiosqlite), the producer started.
     """
 
@@ -76,7 +77,10 @@ class OutboxRelay:
         self._wakeup.wake()
 
     async def run(self) -> None:
-        """Send until stop(). Failures of the database and of brokers are logged and tried again."""
+        """Send until stop(). Failures of the database and of brokers are logged and tried again.
+
+        Raises UsageError when the rows of the shards are missing.
+        """
         async with AsyncExitStack() as stack:
             wakeup = await stack.enter_async_context(self._wakeup)
             stack.push_async_callback(self._release)
@@ -91,22 +95,35 @@ class OutboxRelay:
                     await wakeup.wait(self._poll_s)
 
     async def run_once(self) -> int:
-        """Send one batch; returns how many rows left the table. Raises SQLAlchemyError; nothing is lost then."""
+        """Send one batch; returns how many rows left the table. Raises SQLAlchemyError, and UsageError when the rows of
+        the shards are missing; nothing is lost then."""
         if self._has_locks:
             async with self._engine.begin() as connection:
                 wanted = await self._shards_with_rows(connection)
-                mine = await lock_shards(connection, wanted) if wanted else []
+                mine = await self._claim(connection, wanted)
                 rows = await self._rows(connection, mine)
                 return await self._record(connection, rows, await self._send(rows))
         async with self._engine.begin() as connection:
             wanted = await self._shards_with_rows(connection)
-            mine = await lease_shards(connection, wanted, self._owner, _now_ms()) if wanted else []
+            mine = await self._claim(connection, wanted)
             rows = await self._rows(connection, mine)
         outcome = await self._send(
             rows
         )  # without a transaction: SQLite has one writer, the application waits for it
         async with self._engine.begin() as connection:
             return await self._record(connection, rows, outcome)
+
+    async def _claim(self, connection: AsyncConnection, wanted: Sequence[int]) -> list[int]:
+        """Those of these shards that no other relay has. Raises UsageError for a shard that no relay can have."""
+        if not wanted:
+            return []
+        if self._has_locks:
+            mine = await lock_shards(connection, wanted)
+        else:
+            mine = await lease_shards(connection, wanted, self._owner, _now_ms())
+        if len(mine) < len(wanted):
+            await require_shards(connection, wanted)
+        return mine
 
     async def _shards_with_rows(self, connection: AsyncConnection) -> list[int]:
         statement = select(outbox.c.shard).where(outbox.c.retry_at_ms <= _now_ms()).distinct()
@@ -122,7 +139,7 @@ class OutboxRelay:
             .where(
                 earlier.c.shard == outbox.c.shard,
                 earlier.c.order_key == outbox.c.order_key,
-                earlier.c.order_key != "",
+                func.length(earlier.c.order_key) > 0,  # MySQL: a key of blanks equals ""
                 earlier.c.id < outbox.c.id,
                 earlier.c.retry_at_ms > now_ms,
             )

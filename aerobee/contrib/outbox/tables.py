@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import (
     BigInteger,
     Column,
@@ -29,6 +31,12 @@ from aerobee.contrib.outbox.row import (
 
 metadata = MetaData()
 _BODY_BYTES_MAX = 2**24 - 1  # MySQL chooses MEDIUMBLOB
+# Row locks, any character, and order keys that differ in case: whatever the database has as its defaults.
+_OF_MYSQL: dict[str, Any] = {
+    f"{dialect}_{name}": value
+    for dialect in ("mysql", "mariadb")
+    for name, value in (("engine", "InnoDB"), ("charset", "utf8mb4"), ("collate", "utf8mb4_bin"))
+}
 
 outbox = Table(
     TABLE,
@@ -47,6 +55,7 @@ outbox = Table(
     Column("retry_at_ms", BigInteger, nullable=False),
     Column("created_ms", BigInteger, nullable=False),
     Index(f"{TABLE}_shard_id", "shard", "id"),
+    **_OF_MYSQL,
 )
 # One row a shard: a relay holds its lock, or on SQLite its lease, while it sends rows of the shard.
 shards = Table(
@@ -55,6 +64,7 @@ shards = Table(
     Column("shard", Integer, primary_key=True, autoincrement=False),
     Column("owner", String(64), nullable=False),
     Column("lease_until_ms", BigInteger, nullable=False),
+    **_OF_MYSQL,
 )
 
 

@@ -25,7 +25,8 @@ PREPARE = (
     "CREATE TABLE IF NOT EXISTS counters (name VARCHAR(20) PRIMARY KEY, number INTEGER NOT NULL)",
     "CREATE TABLE IF NOT EXISTS facts (name VARCHAR(20) NOT NULL, number INTEGER NOT NULL)",
 )
-LOCK = "UPDATE counters SET number = number + 1 WHERE name = :name RETURNING number"
+LOCK = "UPDATE counters SET number = number + 1 WHERE name = :name"
+NUMBER = "SELECT number FROM counters WHERE name = :name"
 
 
 async def prepare(engine: AsyncEngine) -> None:
@@ -39,7 +40,8 @@ async def prepare(engine: AsyncEngine) -> None:
 async def add(engine: AsyncEngine, name: str, *, rolls_back: bool, application: str) -> None:
     async with engine.connect() as connection:
         transaction = await connection.begin()
-        number = (await connection.execute(text(LOCK), {"name": name})).scalar_one()
+        await connection.execute(text(LOCK), {"name": name})
+        number = (await connection.execute(text(NUMBER), {"name": name})).scalar_one()
         body = f"{name}:{number}:{'rolled back' if rolls_back else 'committed'}:{application}".encode()
         await connection.execute(
             text("INSERT INTO facts VALUES (:name, :number)"), {"name": name, "number": number}

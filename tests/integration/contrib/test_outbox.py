@@ -1,4 +1,4 @@
-"""The outbox: committed rows are in their topic once and in order, whoever is killed; PostgreSQL and SQLite, Django too.
+"""The outbox: committed rows are in their topic once and in order, whoever is killed; PostgreSQL, MariaDB and SQLite, Django too.
 
 AEROBEE_OUTBOX_KILLS sets the number of kills (12 by default).
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import text, update
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from aerobee.contrib.outbox.enqueue import enqueue
@@ -29,7 +29,7 @@ from aerobee.message import Message, Record, decode_record
 from aerobee.testing import LocalCluster
 from tests.integration.contrib import outbox_app
 from tests.integration.contrib.outbox_app import TOPIC
-from tests.integration.databases import postgresql
+from tests.integration.databases import mariadb, postgresql
 from tests.waiting import wait_until
 
 KILLS = int(os.environ.get("AEROBEE_OUTBOX_KILLS", "12"))
@@ -43,12 +43,27 @@ def server() -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(params=["postgresql+psycopg", "postgresql+asyncpg", "sqlite"])
+@pytest.fixture(scope="module")
+def mariadb_server() -> Iterator[str]:
+    with mariadb() as url:
+        yield url
+
+
+@pytest.fixture(
+    params=["postgresql+psycopg", "postgresql+asyncpg", "mysql+asyncmy", "mariadb+asyncmy", "sqlite"]
+)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite+aiosqlite:///{tmp_path}/app.db"
+    if request.param.startswith(("mysql", "mariadb")):
+        return asyncmy_url(request.getfixturevalue("mariadb_server"), request.param)
     server: str = request.getfixturevalue("server")
     return server.replace("postgresql+psycopg", request.param)
+
+
+def asyncmy_url(url: str, scheme: str = "mysql+asyncmy") -> str:
+    """The URL with a driver, and with a character set that has all characters."""
+    return url.replace("mysql", scheme, 1) + "?charset=utf8mb4"
 
 
 @asynccontextmanager
@@ -165,6 +180,36 @@ async def test_a_row_that_cannot_be_sent_holds_up_its_key_only(
     assert [record.body for record in stored(cluster)] == [b"another key", b"behind it"]
 
 
+async def test_an_outbox_without_the_rows_of_its_shards_is_an_error(
+    engine: AsyncEngine, cluster: LocalCluster
+) -> None:
+    """The relay sent nothing, and said nothing."""
+    await put(engine, "x")
+    async with engine.begin() as connection:
+        await connection.execute(text("DELETE FROM aerobee_outbox_shard"))
+    async with cluster.producer("relays") as producer:
+        relay = OutboxRelay(engine, producer, poll_s=0.05)
+        with pytest.raises(UsageError, match=r"aerobee_outbox_shard has no row for shard .*create_tables"):
+            await relay.run()
+        await create_tables(engine)
+        assert await relay.run_once() == 1
+    assert [record.body for record in stored(cluster)] == [b"x"]
+
+
+async def test_any_character_is_kept_and_keys_that_differ_in_case_are_different(
+    engine: AsyncEngine, cluster: LocalCluster
+) -> None:
+    await put(engine, "1 🐝", key="Ж")
+    await put(engine, "2 é", key="ж")
+    async with engine.begin() as connection:
+        await connection.execute(
+            update(outbox).where(outbox.c.order_key == "Ж").values(retry_at_ms=2**62, last_error="🐝")
+        )
+    async with cluster.producer("relays") as producer:
+        assert await OutboxRelay(engine, producer).run_once() == 1
+    assert [record.body.decode() for record in stored(cluster)] == ["2 é"]
+
+
 async def test_a_relay_wakes_up_at_a_commit_and_stops_when_told(
     engine: AsyncEngine, cluster: LocalCluster
 ) -> None:
@@ -239,9 +284,14 @@ async def committed(engine: AsyncEngine) -> dict[str, list[int]]:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind_of_server", ["postgresql", "mariadb"])
 async def test_each_committed_row_is_in_the_topic_once_whoever_is_killed(
-    server: str, cluster: LocalCluster
+    kind_of_server: str, request: pytest.FixtureRequest, cluster: LocalCluster
 ) -> None:
+    if kind_of_server == "postgresql":
+        server: str = request.getfixturevalue("server")
+    else:
+        server = asyncmy_url(request.getfixturevalue("mariadb_server"))
     rng = random.Random(KILLS)
     async with fresh(server) as engine:
         await outbox_app.prepare(engine)

@@ -14,7 +14,7 @@ from aerobee.errors import UsageError
 DRIVERS = {
     "postgresql": (("psycopg", "postgresql+psycopg"), ("asyncpg", "postgresql+asyncpg")),
     "postgis": (("psycopg", "postgresql+psycopg"), ("asyncpg", "postgresql+asyncpg")),
-    "mysql": (("asyncmy", "mysql+asyncmy"), ("aiomysql", "mysql+aiomysql")),
+    "mysql": (("asyncmy", "mysql+asyncmy"),),
     "sqlite3": (("aiosqlite", "sqlite+aiosqlite"),),
 }
 
