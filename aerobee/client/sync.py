@@ -243,9 +243,16 @@ class SyncProducer(_Sync[Producer]):
         """See Producer.request."""
         return self._call(self._client.request(message, timeout_s=timeout_s, message_group=message_group))
 
-    def reply_to(self, request: ReceivedMessage, body: bytes, *, tag: str | None = None) -> SendResult:
+    def reply_to(
+        self,
+        request: ReceivedMessage,
+        body: bytes,
+        *,
+        tag: str | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> SendResult:
         """See Producer.reply_to."""
-        return self._call(self._client.reply_to(request, body, tag=tag))
+        return self._call(self._client.reply_to(request, body, tag=tag, properties=properties))
 
     def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """See Producer.queues."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -58,11 +59,15 @@ class PopQueue:
         invisible_s: float = 60.0,
         wait_s: float = 15.0,
         close_timeout_s: float = 10.0,
+        expression: str = "*",
+        from_begin: bool = True,
+        max_redeliveries: int = -1,
     ) -> None:
         """`wanted`: how many messages there is space for. `notify`: called, in the loop, when take() has a message.
 
         `invisible_s`: invisible time of a delivery, renewed while the worker has it. `wait_s`: how long a broker keeps
-        a pop pending. `close_timeout_s`: how long close() waits for brokers that do not answer.
+        a pop pending. `close_timeout_s`: how long close() waits for brokers that do not answer. `expression`: tags or Sql().
+        `from_begin`, `max_redeliveries`: as in SimpleConsumerConfig, where the latter is `retry_count_max`.
         """
         self.topic = topic
         self._invisible_s = invisible_s
@@ -72,8 +77,13 @@ class PopQueue:
         self._consumer = SimpleConsumer(
             nameservers,
             group or topic,
-            {topic: "*"},
-            config=SimpleConsumerConfig(invisible_s=invisible_s, wait_s=wait_s),
+            {topic: expression},
+            config=SimpleConsumerConfig(
+                invisible_s=invisible_s,
+                wait_s=wait_s,
+                from_begin=from_begin,
+                retry_count_max=max_redeliveries,
+            ),
             client=client,
         )
         self._ready: deque[Delivery] = deque()
@@ -186,14 +196,22 @@ class PopQueue:
         """`wanted()` may be above 0 again."""
         self._space.set()
 
-    def settle(self, delivery: Delivery, verdict: Verdict, reason: str = "") -> None:
-        """Send the verdict to the broker in the background, again and again until it accepts or has redelivered."""
+    def settle(self, delivery: Delivery, verdict: Verdict, reason: str = "", *, after_s: float = 0.0) -> None:
+        """Send the verdict to the broker in the background, again and again until it accepts or has redelivered.
+
+        `reason`: of a dead letter. `after_s`: a requeued message becomes visible that much later.
+        """
         if delivery.verdict is not None or delivery not in self._held:
             return
-        delivery.verdict, delivery.reason = verdict, reason
+        delivery.verdict, delivery.reason, delivery.after_s = verdict, reason, after_s
         if not delivery.is_busy:
             self._decided[delivery] = None
             self._has_decided.set()
+
+    def renew_no_more(self, delivery: Delivery) -> None:
+        """The worker is done with it without a verdict: unless settle() follows in time, the broker redelivers it."""
+        delivery.renew_at_s = math.inf
+        delivery.forget_at_s = time.monotonic() + self._invisible_s
 
     # from any thread
 
@@ -267,6 +285,9 @@ class PopQueue:
             await asyncio.sleep(self._invisible_s / PASSES)
             now_s = time.monotonic()
             waiting = [delivery for delivery in self._held if delivery.renew_at_s <= now_s]
+            for delivery in [delivery for delivery in self._held if delivery.forget_at_s <= now_s]:
+                if delivery.verdict is None:
+                    self._drop(delivery)
             with self._lock:
                 unused = {delivery for delivery in self._ready if delivery.renew_at_s <= now_s}
                 for delivery in unused:
@@ -352,7 +373,7 @@ class PopQueue:
                 await self._consumer.dead_letter(delivery.message, delivery.reason)
             else:
                 counts = delivery.verdict is Verdict.REQUEUE
-                after_s = 0 if counts else RETURN_AFTER_S
+                after_s = delivery.after_s if counts else RETURN_AFTER_S
                 await self._consumer.change_invisible(delivery.message, after_s, count_try=counts)
         except RemoteError as error:
             if error.code != ResponseCode.NO_MESSAGE and error.retriable:

@@ -11,6 +11,7 @@ from aerobee.broker.grpc.refusal import RpcRefused
 from aerobee.broker.grpc.times import duration_ms, timestamp_ms
 from aerobee.grpc.proto import messages as pb
 from aerobee.lite_topic import lite_topic_fault
+from aerobee.property_names import SYSTEM_PROPERTIES
 
 USER_PROPERTIES_MAX = 128  # userPropertyMaxNum of RocketMQ's proxy
 USER_PROPERTY_BYTES_MAX = 16_384  # maxUserPropertySize
@@ -18,21 +19,6 @@ MESSAGE_GROUP_BYTES_MAX = 64  # maxMessageGroupSize: one of as many bytes is ref
 DELAY_MS_MAX = 86_400_000  # maxDelayTimeMills
 RECOVERY_S_MAX = 3_600  # maxTransactionRecoverySecond
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-# Names of properties that belong to clients and brokers. A user may not set them, and no delivered message shows them.
-RESERVED = frozenset(
-    {
-        "TRACE_ON", "MSG_REGION", "KEYS", "TAGS", "WAIT", "DELAY", "RETRY_TOPIC", "REAL_TOPIC", "REAL_QID",
-        "TRAN_MSG", "PGROUP", "MIN_OFFSET", "MAX_OFFSET", "BUYER_ID", "ORIGIN_MESSAGE_ID", "TRANSFER_FLAG",
-        "CORRECTION_FLAG", "MQ2_FLAG", "RECONSUME_TIME", "UNIQ_KEY", "MAX_RECONSUME_TIMES",
-        "CONSUME_START_TIME", "POP_CK", "POP_CK_OFFSET", "1ST_POP_TIME", "TRAN_PREPARED_QUEUE_OFFSET",
-        "DUP_INFO", "EXTEND_UNIQ_INFO", "INSTANCE_ID", "CORRELATION_ID", "REPLY_TO_CLIENT", "TTL",
-        "ARRIVE_TIME", "PUSH_REPLY_TIME", "CLUSTER", "MSG_TYPE", "INNER_MULTI_QUEUE_OFFSET", "TIMER_DELAY_MS",
-        "TIMER_DELAY_SEC", "TIMER_DELIVER_MS", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES",
-        "TIMER_OUT_MS", "TIMER_DEL_UNIQKEY", "TIMER_DELAY_LEVEL", "__BORNHOST", "BORN_TIMESTAMP",
-        "DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_MESSAGE_ID", "__CRC32#", "ORIGIN_GROUP", "_SYS_MSG_PRIORITY_",
-        "__LITE_TOPIC",
-    }
-)  # fmt: skip
 
 
 def check_message(message: pb.Message, *, body_bytes_max: int, now_ms: int) -> None:
@@ -72,7 +58,7 @@ def _check_user_properties(message: pb.Message) -> None:
         text = f"too many user properties, max is {USER_PROPERTIES_MAX}"
         raise RpcRefused(pb.MESSAGE_PROPERTIES_TOO_LARGE, text)
     for key, value in properties.items():
-        if key in RESERVED:
+        if key in SYSTEM_PROPERTIES:
             raise RpcRefused(pb.ILLEGAL_MESSAGE_PROPERTY_KEY, f"property is used by system: {key}")
         if CONTROL.search(key):
             text = "the key of property cannot contain control character"

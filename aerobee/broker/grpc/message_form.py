@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import zlib
 
-from aerobee.broker.grpc.message_checks import RESERVED
 from aerobee.broker.grpc.refusal import RpcRefused
 from aerobee.broker.grpc.times import duration_ms, set_ms, timestamp_ms
 from aerobee.client.base.compression import decompress
@@ -29,6 +28,7 @@ from aerobee.property_names import (
     IMMUNITY,
     LITE_TOPIC,
     PRODUCER_GROUP,
+    SYSTEM_PROPERTIES,
     TIMER_DELIVER_MS,
     TRAN_MSG,
     UNIQUE_KEY,
@@ -117,7 +117,9 @@ def delivered_message(record: Record, *, topic: str, receipt_handle: str = "") -
     system.keys.extend(properties.get(KEYS, "").split())
     _set_optional(system, record)
     user = {
-        name: value for name, value in properties.items() if name not in RESERVED and name != SHARDING_KEY
+        name: value
+        for name, value in properties.items()
+        if name not in SYSTEM_PROPERTIES and name != SHARDING_KEY
     }
     return pb.Message(
         topic=pb.Resource(name=topic), user_properties=user, system_properties=system, body=body

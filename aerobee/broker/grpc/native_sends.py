@@ -11,13 +11,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from aerobee.broker.fastpath.seam import GrpcSendSettings
-from aerobee.broker.grpc.message_checks import RESERVED
 from aerobee.broker.grpc.names import topic_name
 from aerobee.broker.grpc.refusal import RpcRefused
 from aerobee.broker.send.message_type import DELAY_PROPERTIES, NORMAL, PLAIN_TYPES
 from aerobee.broker.state.topic_table import TopicTable
 from aerobee.grpc.proto import messages as pb
 from aerobee.message import SHARDING_KEY
+from aerobee.property_names import SYSTEM_PROPERTIES
 from aerobee.remoting.protocol import TYPE_ATTRIBUTE
 
 if TYPE_CHECKING:
@@ -45,5 +45,7 @@ def send_settings(topics: TopicTable, pick: Callable[[int], int] = random.getran
         return max(0, topic.write_queue_nums)
 
     return GrpcSendSettings(
-        queue_count_of=queue_count_of, reserved=RESERVED | {SHARDING_KEY, *DELAY_PROPERTIES}, pick=pick
+        queue_count_of=queue_count_of,
+        reserved=SYSTEM_PROPERTIES | {SHARDING_KEY, *DELAY_PROPERTIES},
+        pick=pick,
     )

@@ -13,7 +13,7 @@ import asyncio
 import ipaddress
 import logging
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 
 from aerobee.client.base.received import ReceivedMessage
@@ -52,7 +52,12 @@ def is_request(message: ReceivedMessage) -> bool:
     return REPLY_TO_CLIENT in message.properties
 
 
-def reply_message(request: ReceivedMessage, body: bytes, tag: str | None = None) -> Message:
+def reply_message(
+    request: ReceivedMessage,
+    body: bytes,
+    tag: str | None = None,
+    user_properties: Mapping[str, str] | None = None,
+) -> Message:
     """The message that replies to `request`. Raises UsageError when no client waits for a reply."""
     properties = request.properties
     missing = [name for name in (CLUSTER, REPLY_TO_CLIENT, CORRELATION_ID, TTL) if name not in properties]
@@ -65,6 +70,7 @@ def reply_message(request: ReceivedMessage, body: bytes, tag: str | None = None)
         body,
         tag=tag,
         properties={
+            **(user_properties or {}),
             MESSAGE_TYPE: REPLY,
             CORRELATION_ID: properties[CORRELATION_ID],
             REPLY_TO_CLIENT: properties[REPLY_TO_CLIENT],

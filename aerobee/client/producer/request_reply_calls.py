@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import replace
 
 from aerobee.client.base.config import ProducerConfig
@@ -129,9 +130,17 @@ class RequestReplyCalls:
         self._request_routes[topic] = info
 
     async def reply_to(
-        self, request: ReceivedMessage, body: bytes, *, tag: str | None = None, timeout_s: float | None = None
+        self,
+        request: ReceivedMessage,
+        body: bytes,
+        *,
+        tag: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
     ) -> SendResult:
         """Reply to a message that was sent with request(), by this client or by any RocketMQ client.
+
+        `properties` are user properties of the reply.
 
         The reply goes to the broker from which the request came, then to others of its cluster. Raises UsageError for a
         message that is not a request, SendFailed when no broker could deliver the reply because the requester is
@@ -139,7 +148,7 @@ class RequestReplyCalls:
         """
         if self._closing or not self._session.is_open:
             self._refuse_closed()
-        message = reply_message(request, body, tag)
+        message = reply_message(request, body, tag, properties)
         deadline = self._loop.time() + (timeout_s or self.config.send_timeout_s)
         payload, sys_flag = self._prepare(message)
         unique_id = self._ids.next_id(self._clock.now_ms())
