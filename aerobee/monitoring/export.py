@@ -24,8 +24,9 @@ class Export:
         health: Health,
         families: Callable[[], Iterable[Family]],
         clock: Clock,
+        by_registry: bool = False,
     ) -> None:
-        """`scope` is the OpenTelemetry scope of a server's metrics. Raises ConfigError when an extra is not
+        """`by_registry`: see HttpServer. `scope` is the OpenTelemetry scope of a server's metrics. Raises ConfigError when an extra is not
         installed.
         """
         exporters = config.exporters
@@ -36,6 +37,7 @@ class Export:
                 health=health,
                 families=families,
                 clock=clock,
+                by_registry=by_registry,
             )
             if PROM in exporters
             else None

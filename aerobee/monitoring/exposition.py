@@ -8,6 +8,7 @@ Source: Exposition formats (Prometheus documentation).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,6 +18,9 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
 _VALUE_ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 _HELP_ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n"})
+
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_ESCAPE = re.compile(r"\\(.)")
 
 Sample = tuple[str, float]  # the text of the labels and the value
 
@@ -65,6 +69,18 @@ class Family:
 def label_text(labels: Mapping[str, str]) -> str:
     """`name="value",…` with the values escaped; empty for no labels."""
     return ",".join(f'{name}="{value.translate(_VALUE_ESCAPES)}"' for name, value in labels.items())
+
+
+def label_values(labels: str) -> dict[str, str]:
+    """Names and values of the text of label_text()."""
+    return {
+        name: _ESCAPE.sub(_unescaped, value) if "\\" in value else value
+        for name, value in _LABEL.findall(labels)
+    }
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    return "\n" if match[1] == "n" else match[1]
 
 
 def joined(*texts: str) -> str:

@@ -33,6 +33,7 @@ from aerobee.host_port import join_address
 from aerobee.monitoring.exposition import CONTENT_TYPE, GAUGE, Family
 from aerobee.monitoring.health import Health
 from aerobee.monitoring.page import Page, PageMaker
+from aerobee.monitoring.registry_page import RegistryPage
 from aerobee.monitoring.slices import PAUSE_STEPS, SLICE_S, SOON_STEPS
 from aerobee.monitoring.web_listener import WebListener
 
@@ -56,9 +57,17 @@ class HttpServer:
     """One listener. start() once, then stop(); stop() without start() does nothing."""
 
     def __init__(
-        self, *, host: str, port: int, health: Health, families: Callable[[], Iterable[Family]], clock: Clock
+        self,
+        *,
+        host: str,
+        port: int,
+        health: Health,
+        families: Callable[[], Iterable[Family]],
+        clock: Clock,
+        by_registry: bool = False,
     ) -> None:
-        """`host` empty: every address; `port` 0 takes a free one. `families` is called for each page.
+        """`host` empty: every address; `port` 0 takes a free one. `families` is called for each page. `by_registry`: pages are small
+        and are rendered by prometheus-client (registry_page.py).
 
         Raises ConfigError when the extra `metrics` is not installed.
         """
@@ -67,6 +76,7 @@ class HttpServer:
         self._health = health
         self._families = families
         self._clock = clock
+        self._registry = RegistryPage(families) if by_registry else None
         self._maker = PageMaker()
         self._making: asyncio.Task[Page] | None = None
         # page for which the current requests wait, and its deadline
@@ -113,11 +123,16 @@ class HttpServer:
     def prepare(self, size: int) -> None:
         """Pre-render a page. `size` is the number of series: while it has not grown by a quarter since
         the last call that did so nothing is done."""
-        if size >= self._prepared_size + max(GROWTH_MIN, self._prepared_size // 4):
+        if self._registry is None and size >= self._prepared_size + max(GROWTH_MIN, self._prepared_size // 4):
             self._prepared_size = size
             self._make()
 
     async def _metrics(self, request: web.Request) -> web.StreamResponse:
+        if self._registry is not None:
+            body, content_type = self._registry.render(request.headers.get("Accept", ""))
+            whole = self._response(body=body, headers={"Content-Type": content_type})
+            whole.enable_compression()
+            return whole
         self._asked_at = self._clock.monotonic()
         page = self._last
         if page is None:

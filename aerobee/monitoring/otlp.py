@@ -10,26 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from aerobee.errors import ConfigError
 from aerobee.metrics_config import MetricsConfig
 from aerobee.monitoring.deltas import Point
-from aerobee.monitoring.exposition import COUNTER, HISTOGRAM, Histogram, Value
+from aerobee.monitoring.exposition import COUNTER, HISTOGRAM, Histogram, Value, label_values
 
-_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-_ESCAPE = re.compile(r"\\(.)")
 RECONNECT_MS_MAX = 10_000  # maximum pause between connection attempts; gRPC's default is two minutes
-
-
-def attributes(labels: str) -> list[tuple[str, str]]:
-    """Parse the text of label_text() into names and values."""
-    return [
-        (name, _ESCAPE.sub(_unescaped, value) if "\\" in value else value)
-        for name, value in _LABEL.findall(labels)
-    ]
 
 
 def target_of(text: str) -> tuple[str, bool]:
@@ -130,7 +119,7 @@ class OtlpRequest:
         if point.name != self._name:
             self._name, self._points = point.name, self._family(point, help_text)
         entry = self._points.add(time_unix_nano=self._at_ns, start_time_unix_nano=point.begin_ns)
-        for name, value in attributes(point.labels):
+        for name, value in label_values(point.labels).items():
             label = entry.attributes.add()
             label.key = name
             label.value.string_value = value
@@ -167,7 +156,3 @@ def _apart(counts: Iterable[int]) -> list[int]:
         apart.append(count - before)
         before = count
     return apart
-
-
-def _unescaped(match: re.Match[str]) -> str:
-    return "\n" if match[1] == "n" else match[1]

@@ -206,7 +206,12 @@ class NameServer:
 
     def _make_export(self) -> Export:
         return Export(
-            self.config, scope="nameserver", health=self.health, families=self._families, clock=self._clock
+            self.config,
+            scope="nameserver",
+            health=self.health,
+            families=self._families,
+            clock=self._clock,
+            by_registry=True,
         )
 
     def _make_handlers(self) -> dict[int, Handler]:

@@ -100,7 +100,14 @@ class ProxyServer:
         )
         self.health = Health("proxy")
         self.export = (
-            Export(config, scope="proxy", health=self.health, families=self._families, clock=clock)
+            Export(
+                config,
+                scope="proxy",
+                health=self.health,
+                families=self._families,
+                clock=clock,
+                by_registry=True,
+            )
             if config.exporters
             else None
         )

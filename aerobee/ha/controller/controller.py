@@ -229,7 +229,12 @@ class Controller:
 
     def _make_export(self) -> Export:
         return Export(
-            self.config, scope="controller", health=self.health, families=self.families, clock=self._clock
+            self.config,
+            scope="controller",
+            health=self.health,
+            families=self.families,
+            clock=self._clock,
+            by_registry=True,
         )
 
     def _make_handlers(self, disk: Disk, guard: Guard | None) -> Mapping[int, Handler]:

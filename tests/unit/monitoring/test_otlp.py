@@ -9,8 +9,16 @@ import pytest
 from aerobee.errors import ConfigError
 from aerobee.metrics_config import MetricsConfig
 from aerobee.monitoring.deltas import Deltas, Point
-from aerobee.monitoring.exposition import COUNTER, GAUGE, HISTOGRAM, Histogram, Value, label_text
-from aerobee.monitoring.otlp import OtlpReceiver, attributes, target_of
+from aerobee.monitoring.exposition import (
+    COUNTER,
+    GAUGE,
+    HISTOGRAM,
+    Histogram,
+    Value,
+    label_text,
+    label_values,
+)
+from aerobee.monitoring.otlp import OtlpReceiver, target_of
 
 TARGET = {"metrics_exporter_type": "OTLP_GRPC", "metrics_grpc_exporter_target": "http://127.0.0.1:4317"}
 
@@ -24,7 +32,7 @@ def point(kind: str, value: Value, labels: str = 'topic="a"') -> Point:
     [{}, {"topic": "a", "note": 'a "quoted" \\ word\nand \\n a line, too="1"'}, {"topic": "ü", "empty": ""}],
 )
 def test_labels_are_read_back(labels: dict[str, str]) -> None:
-    assert dict(attributes(label_text(labels))) == labels
+    assert label_values(label_text(labels)) == labels
 
 
 @pytest.mark.parametrize(
@@ -110,7 +118,7 @@ def test_differences_lose_nothing_of_what_did_not_arrive() -> None:
     assert since(7, GAUGE) == (7, 5)
     shown = deltas.since(point(COUNTER, 8))
     assert shown is not None
-    assert dict(attributes(shown.labels)) == {"topic": "a", "aggregation": "delta"}
+    assert label_values(shown.labels) == {"topic": "a", "aggregation": "delta"}
 
 
 def test_series_that_are_gone_are_forgotten() -> None:
