@@ -6,6 +6,7 @@ import io
 from collections.abc import Mapping
 from typing import Any
 
+from aerobee.client.serialize.avro_schema import AvroNames
 from aerobee.client.serialize.serializer import Serialized, package
 from aerobee.errors import UsageError
 from aerobee.words import plural
@@ -25,6 +26,14 @@ class Avro:
             self._written_by = self._schema if written_by is None else self._fastavro.parse_schema(written_by)
         except Exception as error:  # fastavro's own types, KeyError for an unknown name
             raise UsageError(f"the Avro schema is wrong: {error!r}") from error
+        names = AvroNames(self._schema, self._written_by)
+        if names.has_empty_items(self._written_by):
+            raise UsageError(
+                "the Avro schema has an array whose items take no bytes: a body could claim any number of them"
+            )
+        # The compiled reader follows nested values on the C stack, without a limit; this one ends with RecursionError.
+        is_recursive = names.is_recursive(self._written_by)
+        self._read = package("fastavro._read_py" if is_recursive else "fastavro").schemaless_reader
 
     def serialize(self, value: Any) -> Serialized:
         """The value by `schema`. Raises what fastavro raises for a value that the schema does not take."""
@@ -33,9 +42,10 @@ class Avro:
         return Serialized(out.getvalue())
 
     def deserialize(self, body: bytes, properties: Mapping[str, str]) -> Any:
-        """The value. Raises what fastavro raises, and ValueError for bytes after the datum."""
+        """The value. Raises what fastavro raises, RecursionError for values nested too deeply, and ValueError for bytes
+        after the datum."""
         source = io.BytesIO(body)
-        value = self._fastavro.schemaless_reader(source, self._written_by, self._schema)
+        value = self._read(source, self._written_by, self._schema)
         if left := len(body) - source.tell():
             raise ValueError(f"the body has {plural(left, 'byte')} after the datum: another schema wrote it")
         return value

@@ -78,4 +78,6 @@ def package(name: str) -> Any:
     try:
         return import_module(name)
     except ImportError as error:
-        raise UsageError(f"package {name} is missing: pip install 'aerobee[{EXTRAS[name]}]'") from error
+        raise UsageError(
+            f"package {name} is missing: pip install 'aerobee[{EXTRAS[name.partition('._')[0]]}]'"
+        ) from error
