@@ -61,6 +61,8 @@ MUST_MEET = (
     "kill",
     "death in a write",
     "power loss",
+    "stop, restart",
+    "pause",
     "cut",
     "not copied, behind",
     "disk",
