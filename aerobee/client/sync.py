@@ -271,9 +271,18 @@ class SyncPullConsumer(_Sync[PullConsumer]):
         client: ClientConfig | None = None,
         trace: bool = False,
         observers: Sequence[ConsumeObserver] = (),
+        deserializer: Deserializer | None = None,
     ) -> None:
         super().__init__(
-            PullConsumer(nameservers, group, config=config, client=client, trace=trace, observers=observers)
+            PullConsumer(
+                nameservers,
+                group,
+                config=config,
+                client=client,
+                trace=trace,
+                observers=observers,
+                deserializer=deserializer,
+            )
         )
 
     def subscribe(self, topic: str, expression: str = "*") -> None:

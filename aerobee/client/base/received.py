@@ -13,7 +13,7 @@ from zlib import crc32
 
 from aerobee.client.base.compression import decompress
 from aerobee.client.base.verdict import GiveBack, Reject, RetryLater, error_text, give_back_after
-from aerobee.errors import MalformedRecord, MessageDamaged, UsageError
+from aerobee.errors import AerobeeError, BodyUnreadable, MalformedRecord, MessageDamaged, UsageError
 from aerobee.message import (
     BATCH_ENTRY_BYTES_MIN,
     BATCH_ENTRY_HEAD,
@@ -153,13 +153,17 @@ class ReceivedMessage:
 
     @property
     def value(self) -> Any:
-        """The body as the consumer's deserializer reads it. Raises UsageError for a consumer without one."""
+        """The body as the consumer's deserializer reads it. Raises UsageError for a consumer without one, and BodyUnreadable or
+        MessageDamaged for a message of poll() or receive() whose body it cannot read."""
         try:
-            return self._value
+            value = self._value
         except AttributeError:
             raise UsageError(
-                "this consumer has no deserializer: write PushConsumer(…, deserializer=Json()), or read message.body"
+                "this consumer has no deserializer: give it deserializer=Json(), or read message.body"
             ) from None
+        if type(value) is _Unreadable:
+            raise value.error
+        return value
 
     @property
     def stored_body(self) -> bytes:
@@ -283,6 +287,23 @@ class ReceivedMessage:
             visible(self.properties.get(ORIGIN_POSITION, "")[:POSITION_CHARS_MAX])
             or f"in {self.queue.topic} {here}"
         )
+
+
+class _Unreadable:
+    """Instead of a value: why the deserializer could not read the body."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: AerobeeError) -> None:
+        self.error = error
+
+
+def read_value_or_error(message: ReceivedMessage, read: Callable[[bytes, Mapping[str, str]], Any]) -> None:
+    """As read_value(); a body that cannot be read raises when the application reads `message.value`."""
+    try:
+        read_value(message, read)
+    except (BodyUnreadable, MessageDamaged) as error:
+        message._value = _Unreadable(error)
 
 
 def read_value(message: ReceivedMessage, read: Callable[[bytes, Mapping[str, str]], Any]) -> None:

@@ -23,6 +23,7 @@ from aerobee.client.base.topic_route import subscribe_queues
 from aerobee.client.consumer.pop_calls import pop_lite
 from aerobee.client.consumer.popped import PoppedMessage
 from aerobee.client.consumer.simple_consumer import SimpleConsumer
+from aerobee.client.serialize.serializer import Deserializer
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, UsageError
 from aerobee.lite_topic import lite_topic_fault
@@ -70,6 +71,7 @@ class LiteConsumer(SimpleConsumer):
         random: Random | None = None,
         on_lost: Callable[[str], object] | None = None,
         observers: Sequence[ConsumeObserver | ReceiveObserver] = (),
+        deserializer: Deserializer | None = None,
     ) -> None:
         """`lite_topics` are subscribed by start(). `on_lost` is called with a lite topic that went to another client. Opens nothing before
         start()."""
@@ -83,6 +85,7 @@ class LiteConsumer(SimpleConsumer):
             network=network,
             random=random,
             observers=observers,
+            deserializer=deserializer,
         )
         self.topic = topic
         self._lite_topics = dict.fromkeys(_checked(lite_topics))

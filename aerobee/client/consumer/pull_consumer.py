@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from random import Random
 from types import TracebackType
 from typing import Self
@@ -19,7 +20,7 @@ from aerobee.client.base.checks import check_queues, check_seconds, check_whole_
 from aerobee.client.base.config import ClientConfig, MessageModel, PullConsumerConfig
 from aerobee.client.base.metering import METERS, ClientState
 from aerobee.client.base.observer import ConsumeObserver, ReceiveObserver, begin_receive, chosen_observers
-from aerobee.client.base.received import ReceivedMessage
+from aerobee.client.base.received import ReceivedMessage, read_value_or_error
 from aerobee.client.base.topic_route import TopicRoute, subscribe_queues
 from aerobee.client.consumer.allocation import Allocation, average
 from aerobee.client.consumer.broker_calls import begin_offset, check_subscription, end_offset, offset_for_time
@@ -31,6 +32,7 @@ from aerobee.client.consumer.pulled_state import add_pulls
 from aerobee.client.consumer.queue_pull import PullSettings, QueuePull
 from aerobee.client.consumer.rebalance import Rebalancer
 from aerobee.client.consumer.subscription import Subscription, subscribe
+from aerobee.client.serialize.serializer import Deserializer, check_serializer, deserialized
 from aerobee.client.session.session import Session
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, UsageError
@@ -62,9 +64,13 @@ class PullConsumer:
         random: Random | None = None,
         trace: bool = False,
         observers: Sequence[ConsumeObserver | ReceiveObserver] = (),
+        deserializer: Deserializer | None = None,
     ) -> None:
-        """`trace`: record each message that poll() returns in RMQ_SYS_TRACE_TOPIC. Opens nothing before start()."""
+        """`trace`: record each message that poll() returns in RMQ_SYS_TRACE_TOPIC. `deserializer`: reads the body of each message into
+        `message.value`, which raises BodyUnreadable when it cannot. Opens nothing before start()."""
         check_group_name(group)
+        check_serializer(deserializer, Deserializer, "deserializer")
+        self._read = None if deserializer is None else partial(deserialized, deserializer)
         self.group = group
         self.config = config_of(PullConsumerConfig, config, "config")
         self._session = Session(
@@ -357,6 +363,9 @@ class PullConsumer:
             if remaining_s <= 0 or not self._session.is_open:
                 return []
             await self._arrived.wait_at_most(remaining_s, self._clock)
+        if self._read is not None:
+            for message in messages:
+                read_value_or_error(message, self._read)
         if received is not None:
             received(messages, None)
         if (meter := self._session.meter) is not None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from functools import partial
 from random import Random
 from types import TracebackType
 from typing import Self
@@ -32,6 +33,7 @@ from aerobee.client.base.observer import (
     begin_settle,
     chosen_observers,
 )
+from aerobee.client.base.received import read_value_or_error
 from aerobee.client.base.topic_route import subscribe_queues
 from aerobee.client.base.verdict import LEVEL_DEAD_LETTER, GiveBack
 from aerobee.client.consumer.broker_calls import send_back
@@ -40,6 +42,7 @@ from aerobee.client.consumer.group_retries import GroupRetries
 from aerobee.client.consumer.pop_calls import ack, ack_all, change_invisible, pop
 from aerobee.client.consumer.popped import PoppedMessage
 from aerobee.client.consumer.subscription import Subscription, subscribe
+from aerobee.client.serialize.serializer import Deserializer, check_serializer, deserialized
 from aerobee.client.session.session import Session
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, RouteError, UsageError
@@ -74,9 +77,13 @@ class SimpleConsumer:
         network: Network | None = None,
         random: Random | None = None,
         observers: Sequence[ConsumeObserver | ReceiveObserver] = (),
+        deserializer: Deserializer | None = None,
     ) -> None:
-        """`subscriptions`: topic -> "*", "TagA || TagB" or Sql("…"); a list of topics wants all. Opens nothing before start()."""
+        """`subscriptions`: topic -> "*", "TagA || TagB" or Sql("…"); a list of topics wants all. `deserializer`: reads the body of each
+        message into `message.value`, which raises BodyUnreadable when it cannot. Opens nothing before start()."""
         check_group_name(group)
+        check_serializer(deserializer, Deserializer, "deserializer")
+        self._read = None if deserializer is None else partial(deserialized, deserializer)
         wanted = subscription_map(subscriptions)
         self.group = group
         self.config = config_of(SimpleConsumerConfig, config, "config")
@@ -168,7 +175,7 @@ class SimpleConsumer:
             raise UsageError("invisible_s must be above 0, wait_s must not be negative")
         end = self._session.clock.monotonic() + wait_ms / 1000
         if not self._observers:
-            return self._counted(await self._receive(count_max, invisible_ms, wait_ms, topic, end))
+            return self._taken(await self._receive(count_max, invisible_ms, wait_ms, topic, end))
         ended = begin_receive(self._observers, self.group)
         try:
             taken = await self._receive(count_max, invisible_ms, wait_ms, topic, end)
@@ -176,9 +183,12 @@ class SimpleConsumer:
             ended((), error)
             raise
         ended(taken, None)
-        return self._counted(taken)
+        return self._taken(taken)
 
-    def _counted(self, taken: list[PoppedMessage]) -> list[PoppedMessage]:
+    def _taken(self, taken: list[PoppedMessage]) -> list[PoppedMessage]:
+        if self._read is not None:
+            for message in taken:
+                read_value_or_error(message, self._read)
         if (meter := self._session.meter) is not None:
             for message in taken:
                 meter.received(message.topic, 1)
@@ -231,7 +241,7 @@ class SimpleConsumer:
         found: list[PoppedMessage] = []
         while taken := self._arrived(tuple(self._waiting)):
             found += taken
-        return self._counted(found)
+        return self._taken(found)
 
     async def ack(self, message: PoppedMessage) -> None:
         """Acknowledge the message: the group does not receive it again. Stored in the broker's log on return.

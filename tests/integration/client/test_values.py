@@ -7,12 +7,21 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from aerobee.client import ConsumeFrom, ConsumerConfig, MessageModel, retry
+from aerobee.client import (
+    ConsumeFrom,
+    ConsumerConfig,
+    MessageModel,
+    PullConsumer,
+    PullConsumerConfig,
+    SimpleConsumer,
+    SimpleConsumerConfig,
+    retry,
+)
 from aerobee.client.base.received import ReceivedMessage
 from aerobee.client.base.verdict import GiveBack
 from aerobee.client.consumer.give_back import GivesBack
 from aerobee.client.serialize import CloudEvent, CloudEvents, Json
-from aerobee.errors import MessageDamaged, UsageError
+from aerobee.errors import BodyUnreadable, MessageDamaged, UsageError
 from aerobee.message import Message
 from aerobee.testing import LocalCluster
 from tests.waiting import wait_until
@@ -214,3 +223,47 @@ async def test_of_a_batch_the_damaged_message_dies_alone(
     assert store.max_offset("%DLQ%G", 0) == 1
     ((body, _),) = await dead_reasons(cluster)
     assert body == BAD
+
+
+async def test_received_messages_have_values_or_raise_when_read(cluster: LocalCluster) -> None:
+    await fill(cluster)
+    simple = SimpleConsumer(
+        cluster.nameserver_address,
+        "simple",
+        [TOPIC],
+        config=SimpleConsumerConfig(from_begin=True),
+        deserializer=Json(),
+    )
+    pull = PullConsumer(
+        cluster.nameserver_address,
+        "pullers",
+        config=PullConsumerConfig(consume_from=ConsumeFrom.FIRST),
+        deserializer=Json(),
+    )
+    taken: list[ReceivedMessage] = []
+    async with simple, pull:
+        await pull.subscribe(TOPIC)
+        while len(taken) < 4:
+            taken += await simple.receive(wait_s=1.0)
+        polled: list[ReceivedMessage] = []
+        while len(polled) < 4:
+            polled += await pull.poll(1.0)
+    for messages in (taken, polled):
+        assert [each.value["number"] for each in messages if each.body != BAD] == [0, 1, 2]
+        (bad,) = [each for each in messages if each.body == BAD]
+        for _ in range(2):
+            with pytest.raises(BodyUnreadable, match="Json cannot read the body"):
+                _ = bad.value
+
+
+async def test_a_consumer_without_deserializer_says_so(cluster: LocalCluster) -> None:
+    await fill(cluster)
+    async with cluster.simple_consumer(
+        "simple", [TOPIC], config=SimpleConsumerConfig(from_begin=True)
+    ) as consumer:
+        while not (messages := await consumer.receive(wait_s=1.0)):
+            pass
+    with pytest.raises(UsageError, match="no deserializer"):
+        _ = messages[0].value
+    with pytest.raises(UsageError, match="deserializer"):
+        SimpleConsumer(cluster.nameserver_address, "g", [TOPIC], deserializer=Json)  # type: ignore[arg-type]
