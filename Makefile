@@ -32,7 +32,7 @@ test: style types native
 	@scripts/setup-databases || echo "setup-databases: the tests of deduplication are skipped" >&2
 	scripts/setup-interop
 	@scripts/make-venv docs
-	@scripts/test-lanes unit='simulated docs survival wheel chart interop-groups' integration='integrated interop-stores' interop='interop-clients' spark='spark'
+	@scripts/test-lanes unit='simulated docs survival wheel chart interop-groups' integration='integrated' interop='interop-clients interop-stores' spark='spark'
 
 check: style types unit
 

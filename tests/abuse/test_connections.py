@@ -32,7 +32,7 @@ async def open_one(broker: Broker) -> tuple[asyncio.StreamReader, asyncio.Stream
     return await asyncio.open_connection(host, int(port))
 
 
-async def is_closed(reader: asyncio.StreamReader, wait_s: float = 10.0) -> bool:
+async def is_closed(reader: asyncio.StreamReader, wait_s: float = 120.0) -> bool:
     try:
         async with asyncio.timeout(wait_s):
             while await reader.read(65_536):

@@ -19,6 +19,7 @@ from aerobee.remoting.frame import FrameDecoder, encode_frame
 from aerobee.testing import LocalCluster
 from tests.fakes import FakeTransport
 from tests.integration.pop_requests import pop_request, popped
+from tests.waiting import wait_until
 
 QUEUES, MESSAGES = 2, 24
 ACK = 200051
@@ -159,8 +160,7 @@ async def test_fast_path_pops_do_not_reach_the_handler(cluster: LocalCluster) ->
     assert await way.ask(encode_frame(request)) == [], "it waits"
     async with cluster.producer() as producer:
         await producer.send(Message("orders", b"late"))
-    for _ in range(20):
-        await asyncio.sleep(0)
+    await wait_until(lambda: way.wire.written, "the pop is answered")
     decoder = FrameDecoder()
     decoder.feed(way.wire.written)
     late = decoder.next_frame()
