@@ -267,7 +267,7 @@ RULES: dict[int, Rule] = {
     R.RECALL_MESSAGE: _sends_to("topic"),
     R.END_TRANSACTION: _end_transaction, R.GET_ROUTEINFO_BY_TOPIC: _route,
     R.PULL_MESSAGE: _consume, R.LITE_PULL_MESSAGE: _consume, R.POP_MESSAGE: _consume, R.POP_LITE_MESSAGE: _consume,
-    R.LITE_SUBSCRIPTION_CTL: _lite_subscriptions, R.PEEK_MESSAGE: _consume,
+    R.LITE_SUBSCRIPTION_CTL: _lite_subscriptions, R.PEEK_MESSAGE: _consume, R.AEROBEE_WITHDRAW_POP: _consume,
     R.ACK_MESSAGE: _settle, R.CHANGE_MESSAGE_INVISIBLETIME: _settle, R.NOTIFICATION: _consume,
     R.BATCH_ACK_MESSAGE: _batch_ack, R.POLLING_INFO: _offset(SUB_OR_GET),
     R.HEART_BEAT: _heartbeat, R.UNREGISTER_CLIENT: _unregister, R.CHECK_CLIENT_CONFIG: _check_client,

@@ -1,12 +1,14 @@
 """ReceiveMessage by remoting: a pop at the broker that the queue in the request names, else at the topic's brokers in turn.
 
-A pop cannot be taken back: when its client has left meanwhile, its messages are made visible again as soon as they come.
+When its client has left, a pending pop is withdrawn, so that another client gets the message; RocketMQ's brokers do not know that
+request. Messages that come nevertheless are made visible again.
 Source: ReceiveMessageActivity, ConsumerProcessor (RocketMQ 5.5.0).
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from dataclasses import dataclass, replace
 
@@ -36,9 +38,9 @@ from aerobee.proxy.cluster import ProxyCluster
 from aerobee.proxy.handles import Handles
 from aerobee.proxy.lite import broker_client_id
 from aerobee.proxy.renewals import ProxyRenewals
-from aerobee.remoting.codes import RequestCode
+from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand, boolean_text
-from aerobee.remoting.protocol import ANY_QUEUE, POP_COUNT_MAX
+from aerobee.remoting.protocol import ANY_QUEUE, POP_COUNT_MAX, POP_ID_FIELD
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +83,8 @@ class ProxyReceives:
         self._renewals = renewals
         self._access = access
         self._turn = 0
+        self._pop_ids = itertools.count(1)
+        self._cannot_withdraw: set[str] = set()  # names of brokers
 
     async def receive(
         self, context: RpcContext, request: pb.ReceiveMessageRequest, stream: ResponseStream
@@ -93,6 +97,8 @@ class ProxyReceives:
             found = await asyncio.shield(pop)
         except asyncio.CancelledError:
             pop.add_done_callback(lambda done: self._unwanted(asked, done))
+            if not pop.done():
+                self._cluster.session.tasks.spawn(self._withdraw(asked), "proxy-withdraw")
             raise
         try:
             self._check_access(
@@ -173,6 +179,7 @@ class ProxyReceives:
             fields |= {"clientId": broker_client_id(context.client), "maxMsgNum": count}
         else:
             fields |= {
+                POP_ID_FIELD: str(next(self._pop_ids)),
                 "queueId": str(ANY_QUEUE),
                 "maxMsgNums": count,
                 "initMode": INIT_FROM_MAX,
@@ -191,6 +198,24 @@ class ProxyReceives:
             tries_max=config.retry_max_times,
             tags=None if is_lite else wanted_tags(request.filter_expression),
         )
+
+    async def _withdraw(self, asked: Asked) -> None:
+        """Have the broker answer a pop for which no client waits any more, if it can."""
+        if asked.broker_name in self._cannot_withdraw or POP_ID_FIELD not in asked.fields:
+            return
+        names = ("consumerGroup", "topic", POP_ID_FIELD)
+        request = RemotingCommand(
+            RequestCode.AEROBEE_WITHDRAW_POP, {name: asked.fields[name] for name in names}
+        )
+        session = self._cluster.session
+        try:
+            address = await session.broker_address(asked.broker_name, asked.topic)
+            answer = await session.call(address, request, timeout_s=ANSWER_MARGIN_S)
+        except AerobeeError as error:
+            log.info("a pop of %s at %s was not withdrawn: %s", asked.group, asked.broker_name, error)
+            return
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            self._cannot_withdraw.add(asked.broker_name)
 
     async def _pop(self, asked: Asked) -> list[Popped]:
         session = self._cluster.session

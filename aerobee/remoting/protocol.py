@@ -51,6 +51,7 @@ FAQ = (
     "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."  # the end of many refusals
 )
 LEVEL_FIELD = "aerobeeAck"  # of a reply to a send that named an acknowledgement level: that level
+POP_ID_FIELD = "aerobeePopId"  # of a pop that AEROBEE_WITHDRAW_POP of the same connection may end
 # likewise: "index:queueOffset,…" of the messages of a large batch before which messages of others were stored
 BATCH_OFFSETS_FIELD = "aerobeeQueueOffsets"
 EPOCH_FIELD = "aerobeeEpoch"  # likewise: the epoch of the master that answers

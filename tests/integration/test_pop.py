@@ -15,6 +15,7 @@ from aerobee.broker.state.config import BrokerConfig
 from aerobee.clock import AdvancingClock
 from aerobee.network import AsyncioNetwork
 from aerobee.remoting.client import RemotingClient
+from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.store.files.config import StoreConfig
 from tests.integration.broker_calls import STORE, send_request
@@ -476,6 +477,35 @@ async def test_what_is_out_can_be_listed(broker: Broker, client: RemotingClient)
     assert [entry["offset"] for entry in found["entries"]] == [1, 2]
     assert found["entries"][0]["visibleAt"] == taken[0].handle.revive_time
     assert found["entries"][0]["consumer"].startswith("127.0.0.1:")
+
+
+async def test_a_pending_pop_is_withdrawn_by_its_connection_alone(
+    broker: Broker, client: RemotingClient
+) -> None:
+    names = {"consumerGroup": "group", "topic": TOPIC}
+    request = pop_request(broker, TOPIC, poll_ms=15_000)
+    assert request.ext is not None
+    request.ext["aerobeePopId"] = "7"
+    await send(client, broker)
+    await pop(client, broker, TOPIC)
+    waiting = asyncio.create_task(client.invoke(broker.address, request, timeout_s=60))
+    pops = broker.services.pops._waiting
+    await wait_until(lambda: pops.count == 1)
+    withdraw = RequestCode.AEROBEE_WITHDRAW_POP
+    other = RemotingClient(clock=AdvancingClock(), network=AsyncioNetwork())
+    for peer, pop_id in ((other, "7"), (client, "8")):
+        reply = await peer.invoke(
+            broker.address, RemotingCommand(withdraw, {**names, "aerobeePopId": pop_id})
+        )
+        assert (reply.code, pops.count) == (0, 1)
+    await other.close()
+    for _ in range(2):
+        reply = await client.invoke(broker.address, RemotingCommand(withdraw, {**names, "aerobeePopId": "7"}))
+        assert (reply.code, pops.count) == (0, 0)
+    reply = await waiting
+    assert (reply.code, reply.remark) == (ResponseCode.POLLING_TIMEOUT, "withdrawn")
+    await send(client, broker, 1)
+    assert len(await pop(client, broker, TOPIC)) == 1
 
 
 async def test_nothing_of_what_is_acknowledged_goes_through_the_revive_topic(

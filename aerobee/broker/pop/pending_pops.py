@@ -165,7 +165,7 @@ class PendingPops:
         self._watch = watch
         self._by_group: dict[Key, _GroupCalls] = {}
         self._by_queue: dict[tuple[str, int], OrderedSet[_GroupCalls]] = {}
-        self._connections: dict[Caller, set[AnyPending]] = {}
+        self._connections: dict[Caller, dict[HeldCall, AnyPending]] = {}
         self._deadlines: list[tuple[float, int, AnyPending]] = []
         self._sequence = itertools.count()
         self._timer: Timer | None = None
@@ -202,9 +202,9 @@ class PendingPops:
         waiting.calls[call] = None
         calls = self._connections.get(caller)
         if calls is None:
-            calls = self._connections[caller] = set()
+            calls = self._connections[caller] = {}
             caller.on_close(self._connection_closed)
-        calls.add(call)
+        calls[call.call] = call
         if self.access is not None:
             call.version = self.access.seen
         call.waits = True
@@ -238,16 +238,17 @@ class PendingPops:
                     self._release(call, timed_out=False)
                     return
 
-    def drop(self, call: HeldCall) -> None:
-        """Its caller no longer waits for this call: forget it. Ignores a call that is not pending here."""
-        for pending in self._connections.get(call.caller, ()):
-            if pending.call is call:
-                self._forget(pending)
-                return
+    def drop(self, call: HeldCall) -> bool:
+        """Its caller no longer waits for this call: forget it. False for a call that is not pending here."""
+        pending = self._connections.get(call.caller, {}).get(call)
+        if pending is None:
+            return False
+        self._forget(pending)
+        return True
 
     def everything(self) -> list[AnyPending]:
         """As PendingTable."""
-        return [call for calls in self._connections.values() for call in calls]
+        return [call for calls in self._connections.values() for call in calls.values()]
 
     def look_again(self, held: Sequence[AnyPending]) -> None:
         """As PendingTable."""
@@ -315,14 +316,14 @@ class PendingPops:
                     del self._by_queue[queue]
         calls = self._connections.get(call.peer)
         if calls is not None:
-            calls.discard(call)
+            calls.pop(call.call, None)
         # Entries of the heap whose call is gone are dropped when they come up, or here when they are the most.
         if len(self._deadlines) > 64 and len(self._deadlines) > 4 * self.count:
             self._deadlines = [entry for entry in self._deadlines if entry[2].waits]
             heapq.heapify(self._deadlines)
 
     def _connection_closed(self, caller: Caller) -> None:
-        for call in list(self._connections.pop(caller, ())):
+        for call in list(self._connections.pop(caller, {}).values()):
             self._forget(call)
 
     def _arm(self) -> None:

@@ -171,9 +171,9 @@ class PopService:
         except ColdData:
             return self._pop_cold(asked, call, want, until_ms, self._access_version())
 
-    def drop(self, call: PopCall) -> None:
-        """The caller no longer waits for a call of pop()."""
-        self._waiting.drop(call)
+    def drop(self, call: PopCall) -> bool:
+        """The caller no longer waits for a call of pop(). False for a call that is not pending: it may just be given messages."""
+        return self._waiting.drop(call)
 
     def peek(self, asked: PopRequest, caller: Caller) -> Peeked:
         """Show what a pop would hand out, without handing it out. Raises Refused."""

@@ -197,6 +197,39 @@ async def test_a_message_of_a_client_that_has_left_comes_back(client: GrpcClient
     assert found.body == b"hello"
 
 
+async def test_a_pop_of_a_client_that_has_left_is_withdrawn(
+    cluster: LocalCluster, client: GrpcClient
+) -> None:
+    """It stayed pending at the broker for 20 s, and took the next message."""
+    pending = [cluster.broker(number).services.pops._waiting for number in range(2)]
+    request = pb.ReceiveMessageRequest(
+        group=pb.Resource(name="workers"),
+        message_queue=pb.MessageQueue(topic=topic()),
+        batch_size=1,
+        auto_renew=True,
+    )
+    request.long_polling_timeout.seconds = 20
+    calls = [
+        client.channel.unary_stream(
+            "/apache.rocketmq.v2.MessagingService/ReceiveMessage",
+            request_serializer=lambda each: each.SerializeToString(),
+            response_deserializer=pb.ReceiveMessageResponse.FromString,
+        )(request, metadata=client._metadata(), timeout=30.0)
+        for _ in range(3)
+    ]
+    reads = [asyncio.ensure_future(call.read()) for call in calls]
+    await until(lambda: sum(each.count for each in pending) == 3)
+    for call in calls[:2]:
+        call.cancel()
+    await until(lambda: sum(each.count for each in pending) == 1)
+    for _ in range(2):  # one for each broker
+        await client("SendMessage", pb.SendMessageRequest(messages=[message("orders")]))
+    assert (await reads[2]).HasField("status")
+    for read in reads[:2]:
+        read.cancel()
+    calls[2].cancel()
+
+
 async def test_a_transaction_is_ended_and_checked_at_any_proxy(
     client: GrpcClient, other: GrpcClient, cluster: LocalCluster
 ) -> None:
