@@ -42,10 +42,12 @@ COUNT_CHARS_MAX = 9  # a producer may have written any text
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """One message of %DLQ%group. `message` is the stored message."""
+    """One message of %DLQ%group."""
 
     group: str
+    """Consumer group that did not consume the message."""
     message: ReceivedMessage
+    """The stored dead-letter message."""
 
     @property
     def topic(self) -> str:
@@ -79,6 +81,7 @@ class DeadLetter:
 
     @property
     def died_ms(self) -> int:
+        """When the message was dead-lettered, ms since the epoch."""
         return self.message.store_timestamp
 
     def redriven_properties(self) -> dict[str, str]:

@@ -66,15 +66,25 @@ class Context:
     """Settings of a context, the options or the environment; None: not set."""
 
     nameserver: str | None = None
+    """Addresses of the NameServers: "host:port;host:port"."""
     controller: str | None = None
+    """Addresses of the controllers: "host:port;host:port"."""
     tls: bool | None = None
+    """Whether connections use TLS."""
     tls_ca_file: str | None = None
+    """PEM file of the authorities that sign the servers' certificates. None: the system's authorities."""
     tls_insecure: bool | None = None
+    """Whether certificates and host names are not verified."""
     tls_cert_file: str | None = None
+    """PEM file of the client's certificate."""
     tls_key_file: str | None = None
+    """PEM file of the client's key."""
     tls_key_password: str | None = None
+    """Password of the client's key."""
     access_key: str | None = None
+    """User name of access control."""
     secret_key: str | None = None
+    """Password of access control, which signs requests."""
 
     def over(self, other: Context) -> Context:
         """These settings, with the settings of `other` where they are None."""
@@ -119,9 +129,13 @@ class Cluster:
     """Addresses and connection settings: `Producer(cluster.nameservers, client=cluster.client)`."""
 
     nameservers: str
+    """Addresses of the NameServers: "host:port;host:port"."""
     client: ClientConfig
-    context: str = ""  # the name of the selected context, if any
-    controllers: str = CONTROLLER_DEFAULT  # addresses of the controllers, for `aerobee ha`
+    """TLS, credentials and the other settings of connections."""
+    context: str = ""
+    """Name of the selected context, empty without one."""
+    controllers: str = CONTROLLER_DEFAULT
+    """Addresses of the controllers, for `aerobee ha`."""
 
 
 def cluster(

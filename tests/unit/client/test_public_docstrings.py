@@ -14,6 +14,8 @@ import aerobee.client
 from aerobee import errors
 from aerobee.client import serialize
 from aerobee.client.base import results
+from aerobee.client.consumer.dead_letter import DeadLetter
+from aerobee.client.session.contexts import Cluster, Context
 
 
 def public_classes() -> dict[str, type]:
@@ -27,7 +29,8 @@ def public_classes() -> dict[str, type]:
         for each in vars(module).values()
         if getattr(each, "__module__", "") == module.__name__
     ]
-    return {each.__qualname__: each for each in (*exported, *raised) if inspect.isclass(each)}
+    returned = (DeadLetter, Context, Cluster)  # by the Admin and by cluster()
+    return {each.__qualname__: each for each in (*exported, *raised, *returned) if inspect.isclass(each)}
 
 
 def has_docstring_after(body: list[ast.stmt], index: int) -> bool:
