@@ -44,6 +44,8 @@ class ConsoleConfig:
     """Addresses of the reverse proxies whose headers are trusted."""
     plan_file: Path | None = None
     """Plan of `aerobee spark placement` to show."""
+    schemas: tuple[str, ...] = ()
+    """Schema files of topics for the message browser: TOPIC=FILE of Avro, TOPIC=FILE#MESSAGE of Protocol Buffers."""
     prometheus_url: str = ""
     """a Prometheus server that scrapes the brokers, for charts over a day and a month"""
     refresh_s: float = 2.0

@@ -31,6 +31,7 @@ from aerobee.clock import Clock, SystemClock
 from aerobee.console.access import COOKIE, SESSION_S, Access, Session
 from aerobee.console.actions import Actions
 from aerobee.console.audit import Audit
+from aerobee.console.body_schemas import BodySchemas
 from aerobee.console.charts import Charts
 from aerobee.console.cluster_users import ClusterUsers
 from aerobee.console.config import ConsoleConfig
@@ -77,7 +78,15 @@ class ConsoleServer:
         self._prometheus = Prometheus(config.prometheus_url, self._clock) if config.prometheus_url else None
         charts = Charts(self.snapshot.history, self._clock, self._prometheus)
         topology = Topology(self._admin, self.snapshot, self._clock, client)
-        self._views = Views(self._admin, self.snapshot, self._clock, self._placement, charts, topology)
+        self._views = Views(
+            self._admin,
+            self.snapshot,
+            self._clock,
+            self._placement,
+            charts,
+            topology,
+            BodySchemas(config.schemas),
+        )
         self._actions = Actions(self._admin, self._producer, self._clock, config.nameserver, topology)
         self._tails = Tails(self._admin)
         self._streams = FairShare(lambda: STREAMS_MAX)

@@ -36,6 +36,7 @@ SERVER = "an answer of a server that this one is set up to ask"
 FILE = "a file of this server"
 # file -> what it parses without the default's bound, and why
 REASONS = {
+    "console/body_schemas.py": "schema files that the operator names, of bounded size",
     "remoting/fastjson.py": "the reader itself",
     "remoting/frame.py": "HEADER_BYTES_MAX",
     "remoting/json_header.py": "HEADER_BYTES_MAX, DIALECT_BYTES_MAX",

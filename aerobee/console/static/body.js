@@ -42,13 +42,13 @@ function hex(bytes) {
 }
 
 function viewsOf(message, bytes) {
-  const views = [];
+  const views = message.decoded ? [[message.decoded.format, message.decoded.text]] : [];
   const text = textOf(message);
   if (text !== null) {
     try { views.push(["JSON", JSON.stringify(JSON.parse(text), null, 2)]); } catch { /* not JSON: text is shown */ }
     views.push(["Text", text]);
   } else if (!message.is_cut) {
-    for (const [name, decode] of [["MessagePack", messagePack], ["Protobuf", protobuf]]) {
+    for (const [name, decode] of message.decoded ? [] : [["MessagePack", messagePack], ["Protobuf", protobuf]]) {
       try { views.push([name, pretty(decode(bytes))]); } catch { /* another format */ }
     }
   }

@@ -48,6 +48,14 @@ PlanFile = Annotated[
     Path | None,
     typer.Option("--plan", metavar="FILE", help="Show this plan of `aerobee spark placement`."),
 ]
+SchemaFiles = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--schema",
+        metavar="TOPIC=FILE",
+        help="Decode bodies of this topic by an Avro schema, or by FILE#MESSAGE, a descriptor set of protoc; may be repeated.",
+    ),
+]
 PrometheusUrl = Annotated[
     str,
     typer.Option("--prometheus", metavar="URL", help="Prometheus server for charts over a day and a month."),
@@ -89,6 +97,7 @@ def console(
         ),
     ] = None,
     plan: PlanFile = None,
+    schema: SchemaFiles = None,
     prometheus: PrometheusUrl = "",
     hash_password: Annotated[
         bool, typer.Option("--hash-password", help="Prompt for a password, print its hash, and exit.")
@@ -120,6 +129,7 @@ def console(
         "user_header": user_header,
         "client_header": client_header,
         "plan_file": plan,
+        "schemas": tuple(schema or ()),
         "prometheus_url": prometheus,
         "listen_descriptor": listen_descriptor,
         **({"proxy_addresses": tuple(proxy)} if proxy else {}),
