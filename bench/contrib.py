@@ -1,10 +1,11 @@
-"""Celery over Aerobee compared with Celery over Redis: CPU of worker and broker together per task, and latency.
+"""Celery and FastStream over Aerobee compared with the same over Redis: CPU of worker and broker together, and latency.
 
-    bench/contrib.py [--tasks 2000] [--rate 50]
+    bench/contrib.py [celery | faststream] [--tasks 2000] [--rate 50]
 
-One worker process with one thread, tasks that are acknowledged late, no results. First as many tasks as the worker takes,
-for CPU; then `--rate` tasks a second, for the time between the sending of a task and its run. Redis keeps nothing on
-disk here (`--save ''`), Aerobee's broker has its default settings. Needs redis-server.
+One worker process. Celery has one thread, tasks that are acknowledged late, no results; FastStream has one handler, and in Redis a
+stream with a consumer group. First as many tasks as the worker takes, for CPU; then `--rate` tasks a second, for the time
+between the sending of a task and its run. Redis keeps nothing on disk here (`--save ''`), Aerobee's broker has its default
+settings. Needs redis-server.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -36,20 +38,57 @@ with ThreadedCluster() as cluster:
 """
 
 
+@dataclass(frozen=True, slots=True)
+class Framework:
+    """How tasks of a framework are sent and run; the programs are arguments of Python."""
+
+    worker: Sequence[str]
+    ready: bytes  # what the worker logs when it consumes
+    sender: Sequence[str]  # takes the number of tasks and the pause between two, in seconds
+    sends_first: bool  # the tasks wait for the worker; a new consumer group of Redis misses older messages
+
+
+CELERY_SENDER = """
+import sys, time
+from contrib_app import note
+for _ in range(int(sys.argv[1])):
+    note.delay(time.time())
+    time.sleep(float(sys.argv[2]))
+"""
+FASTSTREAM = str(ROOT / "bench" / "contrib_faststream.py")
+FRAMEWORKS = {
+    "celery": Framework(
+        ("-m", "celery", "-A", "contrib_app", "worker", "-c", "1", "-P", "threads", "-l", "INFO"),
+        b" ready.",
+        ("-c", CELERY_SENDER),
+        sends_first=True,
+    ),
+    "faststream": Framework((FASTSTREAM,), b"started successfully", (FASTSTREAM,), sends_first=False),
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--tasks", type=int, default=2000, help="Number of tasks of the run for CPU.")
     parser.add_argument("--rate", type=float, default=50.0, help="Tasks per second of the run for latency.")
+    parser.add_argument("framework", nargs="?", choices=FRAMEWORKS, help="Framework; both by default.")
     options = parser.parse_args()
+    for name in [options.framework] if options.framework else FRAMEWORKS:
+        print(name)
+        compare(FRAMEWORKS[name], options.tasks, options.rate)
+
+
+def compare(framework: Framework, task_count: int, rate: float) -> None:
+    """One table."""
     print(
         f"{'broker':8} {'tasks/s':>8} {'CPU µs/task':>12} {'worker':>8} {'broker':>8} {'p50 ms':>7} {'p99 ms':>7}"
     )
     for name, server in (("aerobee", aerobee_server), ("redis", redis_server)):
         with tempfile.TemporaryDirectory() as directory, server(Path(directory)) as (url, broker_pid):
             print(
-                f"{name:8} {measure(Path(directory), url, broker_pid, options.tasks, options.rate)}",
+                f"{name:8} {measure(framework, Path(directory), url, broker_pid, task_count, rate)}",
                 flush=True,
             )
 
@@ -90,23 +129,27 @@ def listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def measure(directory: Path, url: str, broker_pid: int, task_count: int, rate: float) -> str:
+def measure(
+    framework: Framework, directory: Path, url: str, broker_pid: int, task_count: int, rate: float
+) -> str:
     """One row of the table."""
     notes, log = directory / "notes", directory / "worker.log"
     os.environ.update(BENCH_BROKER=url, BENCH_NOTES=str(notes))
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'bench'}"}
-    sender = [sys.executable, "-c", "import sys, time\nfrom contrib_app import note\n"
-              "for _ in range(int(sys.argv[1])):\n    note.delay(time.time())\n    time.sleep(float(sys.argv[2]))"]  # fmt: skip
-    subprocess.run([*sender, str(task_count), "0"], env=environment, check=True)
+    sender = [sys.executable, *framework.sender]
+    if framework.sends_first:
+        subprocess.run([*sender, str(task_count), "0"], env=environment, check=True)
     with log.open("wb") as output:
         worker = subprocess.Popen(
-            [sys.executable, "-m", "celery", "-A", "contrib_app", "worker", "-c", "1", "-P", "threads", "-l", "INFO"],
+            [sys.executable, *framework.worker],
             env=environment, stdout=output, stderr=output, start_new_session=True,
         )  # fmt: skip
     try:
-        wait(lambda: b" ready." in log.read_bytes())
+        wait(lambda: framework.ready in log.read_bytes())
         begin, broker_cpu, worker_cpu = time.monotonic(), cpu_s(broker_pid), cpu_s(worker.pid)
         done = lines(notes)
+        if not framework.sends_first:
+            subprocess.run([*sender, str(task_count), "0"], env=environment, check=True)
         wait(lambda: lines(notes) >= task_count)
         elapsed = time.monotonic() - begin
         count = task_count - done
