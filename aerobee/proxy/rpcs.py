@@ -14,6 +14,7 @@ from aerobee.clock import Clock
 from aerobee.grpc.limits import Http2Limits
 from aerobee.grpc.proto import messages as pb
 from aerobee.proxy.acks import ProxyAcks
+from aerobee.proxy.admin import ProxyAdmin
 from aerobee.proxy.cluster import ProxyCluster
 from aerobee.proxy.handles import Handles
 from aerobee.proxy.lite import ProxyLite
@@ -32,6 +33,7 @@ def make_rpcs(
     renewals: ProxyRenewals,
     clients: ClientTable,
     gate: Gate,
+    admin_open: bool,
     clock: Clock,
 ) -> tuple[Rpc, ...]:
     """Every RPC that is served, each behind `gate`."""
@@ -72,4 +74,5 @@ def make_rpcs(
         unary("UpdateOffset", pulls.update_offset),
         unary("GetOffset", pulls.get_offset),
         unary("QueryOffset", pulls.query_offset),
+        *ProxyAdmin(cluster, clients, access, admin_open=admin_open).rpcs(),
     )

@@ -26,14 +26,14 @@ from aerobee.remoting.protocol import TYPE_ATTRIBUTE
 
 log = logging.getLogger(__name__)
 
-_LEVELS = {
+LEVELS = {
     pb.ChangeLogLevelRequest.TRACE: logging.DEBUG,
     pb.ChangeLogLevelRequest.DEBUG: logging.DEBUG,
     pb.ChangeLogLevelRequest.INFO: logging.INFO,
     pb.ChangeLogLevelRequest.WARN: logging.WARNING,
     pb.ChangeLogLevelRequest.ERROR: logging.ERROR,
 }
-_TYPES = {
+TYPES = {
     NORMAL: pb.NORMAL,
     "FIFO": pb.FIFO,
     "DELAY": pb.DELAY,
@@ -56,7 +56,7 @@ class AdminServerRpcs:
     ) -> pb.ChangeLogLevelResponse:
         """Set the level of the process's log until it ends. Raises RpcRefused."""
         self._calls.may_change(context)
-        level = _LEVELS.get(request.level)
+        level = LEVELS.get(request.level)
         if level is None:
             raise RpcRefused(pb.BAD_REQUEST, f"level {request.level} is not known")
         logging.getLogger("aerobee").setLevel(level)
@@ -96,7 +96,7 @@ class AdminServerRpcs:
         kind = config.attributes.get(TYPE_ATTRIBUTE, NORMAL)
         return pb.DescribeTopicStatusResponse(
             status=status(),
-            topic_message_type=_TYPES.get(kind, pb.MESSAGE_TYPE_UNSPECIFIED),
+            topic_message_type=TYPES.get(kind, pb.MESSAGE_TYPE_UNSPECIFIED),
             tags=dict(config.attributes),
         )
 

@@ -5,6 +5,7 @@ long silence without a Telemetry stream.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 
 from aerobee.broker.grpc.client import GrpcClient
 from aerobee.broker.grpc.refusal import RpcRefused
@@ -28,6 +29,10 @@ class ClientTable:
 
     def __len__(self) -> int:
         return len(self._clients)
+
+    def all(self) -> Iterable[GrpcClient]:
+        """Every known client, the longest silent first."""
+        return self._clients.values()
 
     def get(self, context: RpcContext) -> GrpcClient | None:
         """The client that made a call, None for one that is not known."""
