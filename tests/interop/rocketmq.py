@@ -1,6 +1,6 @@
 """Servers under test as real processes, RocketMQ's and ours alike, and RocketMQ's clients.
 
-`NameServer` and `Broker` start either product ("rocketmq" or "aerobee") from the same configuration keys, wait until it
+`NameServer` and `Broker` start either product ("rocketmq", of a broker also NEXT, or "aerobee") from the same configuration keys, wait until it
 serves, and stop it by SIGTERM or SIGKILL. `Driver` is the JVM that runs Java clients and mqadmin (java/Driver.java).
 `cpp_send`, `cpp_consume` and `CppTransactions` run the C++ client. Everything listens on 127.0.0.1 and writes below a
 temporary directory.
@@ -32,6 +32,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 CACHE = pathlib.Path(os.environ.get("AEROBEE_INTEROP_DIR", ROOT / ".interop"))
 CLASS_PATH = f"{CACHE / 'classes'}:{CACHE / 'jars'}/*"
+NEXT = "rocketmq-5.5.1"  # a kind of server: broker and controller of that release
+CLASS_PATHS = {"rocketmq": CLASS_PATH, NEXT: f"{CACHE / 'jars-next'}/*"}
 GRPC_CLASS_PATH = (
     f"{CACHE / 'classes-grpc'}:{CACHE / 'jars-grpc'}/*:{CACHE / 'jars' / 'fastjson2-2.0.59.jar'}"
 )
@@ -247,7 +249,7 @@ class Broker(Server):
         if self.kind == "aerobee":
             return [*AEROBEE, "broker", "-c", file]
         return [
-            *JAVA, f"-Duser.home={self.root}", f"-Drocketmq.home.dir={self.root}", "-cp", CLASS_PATH,
+            *JAVA, f"-Duser.home={self.root}", f"-Drocketmq.home.dir={self.root}", "-cp", CLASS_PATHS[self.kind],
             "org.apache.rocketmq.broker.BrokerStartup", "-c", file,
         ]  # fmt: skip
 
@@ -287,7 +289,7 @@ class Controller(Server):
         if self.kind == "aerobee":
             return [*AEROBEE, "controller", "-c", file]
         return [
-            *JAVA, f"-Duser.home={self.root}", f"-Drocketmq.home.dir={self.root}", "-cp", CLASS_PATH,
+            *JAVA, f"-Duser.home={self.root}", f"-Drocketmq.home.dir={self.root}", "-cp", CLASS_PATHS[self.kind],
             "org.apache.rocketmq.controller.ControllerStartup", "-c", file,
         ]  # fmt: skip
 
@@ -363,7 +365,8 @@ class Cluster:
     def __init__(self, kind: str, root: pathlib.Path, *, brokers: int = 1, **config: str) -> None:
         self.kind = kind
         self.root = root
-        self.nameserver = NameServer(kind, root / "nameserver")
+        # Maven Central has no NameServer of the release after 5.5.0.
+        self.nameserver = NameServer("aerobee" if kind == NEXT else kind, root / "nameserver")
         self.namesrv = self.nameserver.address
         self.brokers = [
             Broker(kind, root / f"broker-{suffix}", self.namesrv, brokerName=f"broker-{suffix}", **config)

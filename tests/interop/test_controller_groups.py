@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.interop.rocketmq import Broker, Controller, Driver, NameServer, call, routed_brokers
+from tests.interop.rocketmq import NEXT, Broker, Controller, Driver, NameServer, call, routed_brokers
 from tests.waiting import wait_for
 
 NAME = "broker-g"
@@ -128,6 +128,8 @@ def root(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
         ("rocketmq", "aerobee", "aerobee"),
         ("rocketmq", "aerobee", "rocketmq"),
         ("rocketmq", "rocketmq", "aerobee"),
+        (NEXT, "aerobee", NEXT),
+        ("aerobee", NEXT, "aerobee"),
     ],
 )
 def test_a_group_fails_over_and_the_old_master_rejoins(

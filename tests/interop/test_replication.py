@@ -17,12 +17,12 @@ import pytest
 from aerobee.client import ConsumeFrom, ConsumerConfig, PushConsumer, ReceivedMessage
 from tests.interop.conftest import targets
 from tests.interop.replica_processes import Slave, check_same, log_end
-from tests.interop.rocketmq import Broker, Driver, JavaClient, NameServer, call, cpp_consume
+from tests.interop.rocketmq import NEXT, Broker, Driver, JavaClient, NameServer, call, cpp_consume
 from tests.interop.store_contents import QUEUES, Sent
 from tests.waiting import wait_for, wait_until
 
 PAIRS = {
-    "aerobee": [("aerobee", "rocketmq"), ("rocketmq", "aerobee")],
+    "aerobee": [("aerobee", "rocketmq"), ("rocketmq", "aerobee"), ("aerobee", NEXT), (NEXT, "aerobee")],
     "rocketmq": [("rocketmq", "rocketmq")],
 }
 

@@ -1,8 +1,8 @@
-"""Every key that a RocketMQ 5.5.0 broker.conf or namesrv.conf may contain.
+"""Every key that a RocketMQ 5.5.0 or 5.5.1 broker.conf or namesrv.conf may contain.
 
 A file written for RocketMQ works unchanged: a key of this list that this version does not use has no effect and is listed
 in a note. A key that is neither in this list nor Aerobee's is an error.
-Source: the settings that a running 5.5.0 broker and NameServer report, and the older spellings of 4.x files.
+Source: the settings that a running 5.5.0 broker and NameServer report, those that 5.5.1's classes add, and the older spellings of 4.x files.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ BROKER_KEYS = frozenset(
         "autoCreateTopicEnable",
         "autoDeleteUnusedStats",
         "autoMessageVersionOnTopicLen",
+        "batchDeleteSubscriptionGroupMaxRate",
+        "batchDeleteTopicMaxRate",
         "batchDispatchRequestThreadPoolNums",
         "bindAddress",
         "bitMapLengthConsumeQueueExt",
@@ -104,6 +106,7 @@ BROKER_KEYS = frozenset(
         "controllerHeartBeatTimeoutMills",
         "correctLogicMinOffsetForceInterval",
         "correctLogicMinOffsetSleepInterval",
+        "correctMinOffsetMadviseEnable",
         "dataReadAheadEnable",
         "debugLockEnable",
         "defaultMessageRequestMode",
@@ -230,6 +233,7 @@ BROKER_KEYS = frozenset(
         "isolateLogEnable",
         "iteratorWhenUseRocksdbConsumeQueue",
         "listenPort",
+        "liteEventCapacityCacheTtlMs",
         "liteEventCheckInterval",
         "liteEventFullDispatchDelayTime",
         "liteEventFullDispatchDelayTimeForWildcardGroup",
@@ -262,6 +266,7 @@ BROKER_KEYS = frozenset(
         "mapperFileSizeBatchConsumeQueue",
         "maxAsyncPutMessageRequests",
         "maxBatchDeleteFilesNum",
+        "maxCheckMessageReuseBufferSize",
         "maxChecksumRange",
         "maxClientEventCount",
         "maxConsumeQueueScan",
@@ -294,7 +299,10 @@ BROKER_KEYS = frozenset(
         "metricGrpcExporterIntervalInMills",
         "metricGrpcExporterTimeOutInMills",
         "metricLoggingExporterIntervalInMills",
+        "metricsExportBatchMaxConcurrent",
         "metricsExportBatchMaxDataPoints",
+        "metricsExportBatchSplitEnabled",
+        "metricsExportOtelMemoryMode",
         "metricsExporterType",
         "metricsInDelta",
         "metricsOtelCardinalityLimit",
@@ -319,6 +327,8 @@ BROKER_KEYS = frozenset(
         "popFromRetryProbabilityForPriority",
         "popInflightMessageThreshold",
         "popLongPollingForceNotifyInterval",
+        "popOrderLockTimerTickMs",
+        "popOrderLockTimerTicksPerWheel",
         "popPollingMapExpireTimeSeconds",
         "popPollingMapSize",
         "popPollingSize",
@@ -327,6 +337,8 @@ BROKER_KEYS = frozenset(
         "popReviveMaxAttemptTimes",
         "popReviveMaxReturnSizePerRead",
         "popReviveSkipIfGroupAbsent",
+        "popRocksdbBlockCacheSize",
+        "popRocksdbWriteBufferSize",
         "printChannelGroups",
         "printChannelGroupsMinNum",
         "priorityOrderAsc",
@@ -364,8 +376,10 @@ BROKER_KEYS = frozenset(
         "reviveScanTime",
         "rocketmqHome",
         "rocksdbCQDoubleWriteEnable",
+        "rocksdbCQSelectiveDoubleWriteEnable",
         "rocksdbCompressionType",
         "rocksdbFlushWalFrequency",
+        "rocksdbMaxSizeAmplificationPercent",
         "rocksdbWalFileRollingThreshold",
         "sampleCountThreshold",
         "sampleSteps",
