@@ -1,20 +1,24 @@
-"""The package h2 as http2_connection.py uses it: open streams are counted, closed ones forgotten, and headers left to request_headers.py.
-
-Core.
+"""The package h2 as http2_connection.py uses it: open streams are counted, closed ones forgotten, headers of requests left to
+request_headers.py, and frames of responses written without h2's objects, which take a sixth of the cost of a send. Core.
 """
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Sequence
 from typing import Any, cast
 
 from h2.config import H2Configuration
-from h2.connection import H2Connection
+from h2.connection import ConnectionInputs, H2Connection
 from h2.settings import SettingCodes, Settings
+from h2.stream import StreamInputs
 
+from aerobee.grpc.frame_scanner import DATA, END_HEADERS, END_STREAM, HEADERS
 from aerobee.grpc.header_encoder import HeaderEncoder
 from aerobee.grpc.limits import Http2Limits
 
 FIRST_WINDOW_BYTES = 65_535  # of every connection
+_HEAD = struct.Struct(">BHBBI")  # length in 24 bits, type, flags, stream
 _CONFIG = H2Configuration(
     client_side=False,
     header_encoding=None,
@@ -40,6 +44,33 @@ class H2Engine(H2Connection):
         if stream is not None and stream.closed:
             del self.streams[stream_id]
             self._closed_streams[stream_id] = stream.closed_by
+
+    def write_headers(
+        self, stream_id: int, headers: Sequence[tuple[str, str]], *, end_stream: bool = False
+    ) -> None:
+        """As send_headers(), for headers that need no check and fit into one frame."""
+        self.state_machine.process_input(ConnectionInputs.SEND_HEADERS)
+        state = self.streams[stream_id].state_machine
+        state.process_input(StreamInputs.SEND_HEADERS)
+        if end_stream:
+            state.process_input(StreamInputs.SEND_END_STREAM)
+        flags = END_HEADERS | END_STREAM if end_stream else END_HEADERS
+        self._write(HEADERS, flags, stream_id, self.encoder.encode(headers))
+
+    def write_data(self, stream_id: int, data: bytes | memoryview) -> None:
+        """As send_data(), for bytes that the windows and the peer's frame size allow."""
+        self.state_machine.process_input(ConnectionInputs.SEND_DATA)
+        stream = self.streams[stream_id]
+        stream.state_machine.process_input(StreamInputs.SEND_DATA)
+        stream.outbound_flow_control_window -= len(data)
+        self.outbound_flow_control_window -= len(data)
+        self._write(DATA, 0, stream_id, data)
+
+    def _write(self, kind: int, flags: int, stream_id: int, payload: bytes | memoryview) -> None:
+        size = len(payload)
+        assert size <= self.max_outbound_frame_size
+        self._data_to_send += _HEAD.pack(size >> 16, size & 0xFFFF, kind, flags, stream_id)
+        self._data_to_send += payload
 
 
 def make_h2(limits: Http2Limits) -> H2Engine:

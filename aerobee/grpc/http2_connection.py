@@ -212,7 +212,7 @@ class Http2Connection:
         call.may_idle = call.may_idle or may_idle
         if not (call.is_over or call.is_responding):
             call.is_responding = True
-            self._h2.send_headers(call.stream_id, _RESPONSE_HEADERS)
+            self._h2.write_headers(call.stream_id, _RESPONSE_HEADERS)
             self._scanner.on_response()
 
     def send_message(self, call: OpenCall, data: bytes, now: float) -> bool:
@@ -370,7 +370,7 @@ class Http2Connection:
             return
         if metadata.get(":method") != "POST" or not content_type.startswith(CONTENT_TYPE):
             status = "405" if metadata.get(":method") != "POST" else "415"
-            self._h2.send_headers(stream_id, [(":status", status)], end_stream=True)
+            self._h2.write_headers(stream_id, [(":status", status)], end_stream=True)
             self._stop_receiving(stream_id, event.stream_ended is not None)
             self._h2.forget(stream_id)
             return
@@ -484,7 +484,7 @@ class Http2Connection:
                     piece
                 )  # a copy of the rest for each frame would take seconds for large responses
                 call.unsent[0], piece = view[room:], view[:room]
-            h2.send_data(stream_id, piece)
+            h2.write_data(stream_id, piece)
             call.unsent_bytes -= len(piece)
             self._unsent_bytes -= len(piece)
             sent_bytes += len(piece)
@@ -502,7 +502,7 @@ class Http2Connection:
             return
         call.blocked_since = None
         if call.is_finishing:
-            h2.send_headers(stream_id, call.trailers, end_stream=True)
+            h2.write_headers(stream_id, call.trailers, end_stream=True)
             self._scanner.on_response()
             self._stop_receiving(stream_id, call.is_half_closed)
             self._forget(call)
