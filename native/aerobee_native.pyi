@@ -14,6 +14,7 @@ from aerobee.broker.fastpath.seam import (
     Looked,
     OptionHooks,
     PendingFrame,
+    SendBackHooks,
     Stamp,
     TransactionHooks,
 )
@@ -108,6 +109,7 @@ class Backend:
         broker_name: str,
         delays_ms: list[int],
         special_properties: frozenset[str],
+        send_backs: SendBackHooks | None,
     ) -> None: ...
     def serve_transactions(
         self, hooks: TransactionHooks, *, half_topic: TopicConfig, special_properties: frozenset[str]

@@ -30,6 +30,7 @@ FAST_CODES = (
     RequestCode.PULL_MESSAGE.value,
     RequestCode.LITE_PULL_MESSAGE.value,
     RequestCode.END_TRANSACTION.value,
+    RequestCode.CONSUMER_SEND_MSG_BACK.value,
 )
 _SUM_AT = ROW_NUMBERS - 1
 FAST_ROW_COUNT = 2 * len(FAST_CODES)

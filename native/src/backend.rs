@@ -16,7 +16,7 @@ use pyo3::types::{PyBool, PyByteArray, PyBytes, PyDict, PyList, PyTuple};
 use crate::constants::{FLAG_ONEWAY, REPLY_BYTES_MAX};
 use crate::appender::Appender;
 use crate::batch::Batches;
-use crate::field::{AllFields, Fields};
+use crate::field::{AllFields, Fields, Value};
 use crate::grpc_send::GrpcSends;
 use crate::guard::{Asked, Guard, Shown};
 use crate::delayed::Delayed;
@@ -28,6 +28,7 @@ use crate::pull::Pulls;
 use crate::requests::Requests;
 use crate::results::{self, BurstResult, Pulled};
 use crate::send::Sends;
+use crate::send_back::SendBacks;
 use crate::shared::{Burst, FrameHandler, Form, Gate, Gates, Identity, Request, Shared};
 use crate::transaction::Transactions;
 use crate::window::Window;
@@ -106,7 +107,9 @@ impl Backend {
     }
 
     /// Serve messages with a delay level or a time, too. `hooks` are DelayHooks; the topics are configs.
-    #[pyo3(signature = (hooks, *, schedule_topic, timer_topic, broker_name, delays_ms, special_properties))]
+    /// `send_backs` are SendBackHooks: messages that a consumer sends back are served, too.
+    #[pyo3(signature = (hooks, *, schedule_topic, timer_topic, broker_name, delays_ms, special_properties, send_backs))]
+    #[allow(clippy::too_many_arguments)]
     fn serve_delayed(
         &self,
         py: Python<'_>,
@@ -116,8 +119,11 @@ impl Backend {
         broker_name: String,
         delays_ms: Vec<i64>,
         special_properties: HashSet<String>,
+        send_backs: Option<Py<PyAny>>,
     ) -> PyResult<()> {
-        let family = Delayed::new(hooks, schedule_topic, timer_topic, broker_name, delays_ms, special_properties);
+        let send_backs = send_backs.map(SendBacks::new);
+        let family =
+            Delayed::new(hooks, schedule_topic, timer_topic, broker_name, delays_ms, special_properties, send_backs);
         self.register(py, Box::new(family))
     }
 
@@ -376,7 +382,7 @@ impl State {
         guard.admit(burst.writing.py, &appender.errors, &burst.asked, shown, all, &mut appender.has_called, &mut fields)?;
         let Shown { code, flag, opaque, is_binary, body, frame, .. } = *shown;
         let form = if is_binary { Form::Binary } else { Form::Json };
-        self.request(burst, &Request { form, code, flag, opaque, fields: &fields, body, frame })
+        self.request(burst, &Request { form, code, flag, opaque, version: None, fields: &fields, body, frame })
     }
 
     /// Serve one frame, whose body begins at `body_at`.
@@ -388,7 +394,12 @@ impl State {
                 let read = json_header::parse(header, &mut fields).filter(|read| read.has_fields).ok_or(Stop::Slow)?;
                 let int = |value| int(value).ok_or(Stop::Slow);
                 let (code, flag, opaque) = (int(read.code)?, int(read.flag)?, int(read.opaque)?);
-                self.request(burst, &Request { form: Form::Json, code, flag, opaque, fields: &fields, body, frame })
+                let version = match read.version {
+                    Value::Missing => Some(0),
+                    Value::Integer(version) => i32::try_from(version).ok().map(i64::from),
+                    _ => None,
+                };
+                self.request(burst, &Request { form: Form::Json, code, flag, opaque, version, fields: &fields, body, frame })
             }
             1 => {
                 let mut replaced = binary_header::Replaced::new();
@@ -401,7 +412,7 @@ impl State {
                     fields = &mended;
                 }
                 let (code, flag, opaque) = (read.code.into(), read.flag.into(), read.opaque.into());
-                self.request(burst, &Request { form: Form::Binary, code, flag, opaque, fields, body, frame })
+                self.request(burst, &Request { form: Form::Binary, code, flag, opaque, version: None, fields, body, frame })
             }
             _ => Err(Stop::Slow),
         }

@@ -50,6 +50,8 @@ constants! {
     FILLER_SIZE: i32 = i32::MAX;
     // Topics.
     RETRY_PREFIX: &[u8] = b"%RETRY%";
+    DLQ_PREFIX: &[u8] = b"%DLQ%";
+    TOPIC_BYTES_MAX: usize = 127;
     LMQ_PREFIX: &[u8] = b"%LMQ%";
     SCHEDULE_TOPIC: &[u8] = b"SCHEDULE_TOPIC_XXXX";
     HALF_TOPIC: &[u8] = b"RMQ_SYS_TRANS_HALF_TOPIC";
@@ -60,6 +62,14 @@ constants! {
     PULL_MESSAGE: i64 = 11;
     LITE_PULL_MESSAGE: i64 = 361;
     END_TRANSACTION: i64 = 37;
+    SEND_BACK: i64 = 36; // CONSUMER_SEND_MSG_BACK
+    SEND_BACK_EXTRAS: [&str; 4] = ["delayMillis", "lastError", "deliveryTries", "deadLetterReason"];
+    SEND_BACK_SPECIAL: [&str; 4] = ["INNER_", "TIMER_", "TRAN_MSG", "__LITE_TOPIC"];
+    SEND_BACK_LEVEL_MAX: i64 = 999_999_999;
+    SEND_BACK_PAIRS_MAX: usize = 128;
+    FIRST_RETRY_LEVEL: i64 = 3;
+    RECORD_MARGIN_BYTES: usize = 4_096;
+    VERSION_WITH_MAX_RECONSUME: i64 = 121;
     FLAG_ONEWAY: i64 = 2;
     ACK_LEVELS: [&str; 4] = ["stored", "flushed", "replicated", "flushed+replicated"];
     REPLY_VERSION: u16 = 513;
@@ -72,7 +82,8 @@ constants! {
     RESULT_BYTES_MAX: i64 = 128 << 20;
     ELIGIBLE_SYS_FLAG: i64 = 0x1 | 0x2 | 0x700; // compressed, several tags, kind of compression
     REPLY_BYTES_MAX: usize = 1 << 20;
-    FAST_CODES: [i64; 6] = [SEND_MESSAGE, SEND_MESSAGE_V2, SEND_BATCH_MESSAGE, PULL_MESSAGE, LITE_PULL_MESSAGE, END_TRANSACTION];
+    FAST_CODES: [i64; 7] =
+        [SEND_MESSAGE, SEND_MESSAGE_V2, SEND_BATCH_MESSAGE, PULL_MESSAGE, LITE_PULL_MESSAGE, END_TRANSACTION, SEND_BACK];
     // Bounds of frames left to the handlers (aerobee/broker/fastpath/exclusions.py).
     HEADER_BYTES_MAX: usize = 256 * 1024;
     NUMBER_CHARS_MAX: usize = 20;

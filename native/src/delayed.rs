@@ -7,9 +7,10 @@ use std::collections::HashSet;
 use pyo3::intern;
 use pyo3::prelude::*;
 
-use crate::constants::{DELAY_DIGITS_MAX, ELIGIBLE_SYS_FLAG, LEVEL_MAX, PROPERTIES_BYTES_MAX, SEND_MESSAGE_V2};
+use crate::constants::{DELAY_DIGITS_MAX, ELIGIBLE_SYS_FLAG, LEVEL_MAX, PROPERTIES_BYTES_MAX, SEND_BACK, SEND_MESSAGE_V2};
 use crate::outcome::{Outcome, Stop, note_failed_callback};
 use crate::record::Message;
+use crate::send_back::SendBacks;
 use crate::shared::{Answer, Burst, FrameHandler, Form, Gate, SHORT_NAMES, Request, Shared};
 use crate::text::{NameSet, is_alphanumeric, read_properties};
 
@@ -27,6 +28,8 @@ pub struct Delayed {
     timer_number: Option<usize>,
     timer_queue: Option<usize>,
     turn: Option<Turn>,
+    /// None: they are the handlers'.
+    pub send_backs: Option<SendBacks>,
 }
 
 /// State of one burst.
@@ -57,7 +60,7 @@ enum Due {
 
 impl FrameHandler for Delayed {
     fn codes(&self) -> &'static [i64] {
-        &[SEND_MESSAGE_V2]
+        if self.send_backs.is_some() { &[SEND_MESSAGE_V2, SEND_BACK] } else { &[SEND_MESSAGE_V2] }
     }
 
     fn gate(&self) -> Gate {
@@ -65,6 +68,9 @@ impl FrameHandler for Delayed {
     }
 
     fn serve(&mut self, shared: &mut Shared, burst: &mut Burst<'_>, request: &Request<'_>) -> Outcome<()> {
+        if request.code == SEND_BACK {
+            return self.send_back(shared, burst, request);
+        }
         if request.form != Form::Json {
             return Err(Stop::Slow);
         }
@@ -85,6 +91,17 @@ impl FrameHandler for Delayed {
         self.level_queues.fill(None);
         self.timer_number = None;
         self.timer_queue = None;
+        self.forget_authorizations();
+    }
+
+    fn forget_authorizations(&mut self) {
+        if let Some(send_backs) = &mut self.send_backs {
+            send_backs.forget();
+        }
+    }
+
+    fn end(&mut self, py: Python<'_>) -> PyResult<()> {
+        self.send_backs.as_mut().map_or(Ok(()), |send_backs| send_backs.end(py))
     }
 }
 
@@ -96,9 +113,11 @@ impl Delayed {
         broker_name: String,
         delays_ms: Vec<i64>,
         special: HashSet<String>,
+        send_backs: Option<SendBacks>,
     ) -> Self {
         Self {
             hooks,
+            send_backs,
             schedule_topic,
             timer_topic,
             broker_name: broker_name.into_bytes(),
@@ -110,6 +129,29 @@ impl Delayed {
             timer_queue: None,
             turn: None,
         }
+    }
+
+    /// Whether messages may be delayed now.
+    pub fn is_allowed(&mut self, burst: &Burst<'_>) -> Outcome<bool> {
+        Ok(self.turn(burst)?.is_allowed)
+    }
+
+    pub fn level_count(&self) -> usize {
+        self.delays_ms.len()
+    }
+
+    /// The delay of a level, which exists.
+    pub fn delay_ms(&self, level: usize) -> i64 {
+        self.delays_ms[level - 1]
+    }
+
+    pub fn broker_name(&self) -> &[u8] {
+        &self.broker_name
+    }
+
+    /// The number of the queue of a level.
+    pub fn level_queue(&mut self, shared: &mut Shared, py: Python<'_>, stored: usize, level: usize) -> Outcome<usize> {
+        self.stored_queue(shared, py, stored, &Due::Level(level, 0))
     }
 
     /// State of this burst, read once per burst.
@@ -216,7 +258,7 @@ impl Delayed {
     }
 
     /// The delivery of a level is to know of its first message in a burst.
-    fn tell_level(&mut self, burst: &mut Burst<'_>, level: usize, queue_offset: i64, due_ms: i64) -> Outcome<()> {
+    pub fn tell_level(&mut self, burst: &mut Burst<'_>, level: usize, queue_offset: i64, due_ms: i64) -> Outcome<()> {
         let (py, bit) = (burst.writing.py, 1_u128 << (level - 1));
         let turn = self.turn(burst)?;
         if turn.told_levels & bit != 0 {
@@ -282,7 +324,7 @@ impl Delayed {
     }
 
     /// The number of the schedule topic.
-    fn schedule(&mut self, shared: &mut Shared, py: Python<'_>) -> Outcome<usize> {
+    pub fn schedule(&mut self, shared: &mut Shared, py: Python<'_>) -> Outcome<usize> {
         match self.schedule_number {
             Some(number) => Ok(number),
             None => Ok(*self.schedule_number.insert(shared.appender.add_topic(py, self.schedule_topic.bind(py))?)),

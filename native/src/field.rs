@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use crate::constants::NUMBER_CHARS_MAX;
+use crate::constants::{NUMBER_CHARS_MAX, SEND_BACK_EXTRAS};
 use crate::json_text::unescape;
 use crate::text::append;
 
@@ -21,7 +21,8 @@ pub enum Value<'a> {
     Other,
 }
 
-/// Which field; the names of the two send headers, of pulls and of END_TRANSACTION.
+/// Which field; the names of the two send headers, of pulls, of END_TRANSACTION and of CONSUMER_SEND_MSG_BACK, where
+/// `SendBackExtra` is any of those that only Aerobee's consumers send (SEND_BACK_EXTRAS).
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Name {
@@ -30,9 +31,10 @@ pub enum Name {
     ConsumerGroup, QueueOffset, MaxMsgNums, CommitOffset, Subscription, SubVersion, ExpressionType,
     SuspendTimeoutMillis,
     ProducerGroup, TransactionId, TranStateTableOffset, CommitLogOffset, CommitOrRollback,
+    Offset, Group, DelayLevel, UnitMode, MaxReconsumeTimes, SendBackExtra,
 }
 
-const COUNT: usize = Name::CommitOrRollback as usize + 1;
+const COUNT: usize = Name::SendBackExtra as usize + 1;
 
 impl Name {
     #[inline]
@@ -48,9 +50,10 @@ impl Name {
     #[inline]
     pub fn of(name: &[u8]) -> Option<Self> {
         use Name::{
-            Batch, BornTimestamp, CommitLogOffset, CommitOffset, CommitOrRollback, ConsumerGroup, ExpressionType, Flag,
-            MaxMsgNums, ProducerGroup, Properties, QueueId, QueueOffset, ReconsumeTimes, SubVersion, Subscription,
-            SuspendTimeoutMillis, SysFlag, Topic, TranStateTableOffset, TransactionId,
+            Batch, BornTimestamp, CommitLogOffset, CommitOffset, CommitOrRollback, ConsumerGroup, DelayLevel, ExpressionType,
+            Flag, Group, MaxMsgNums, MaxReconsumeTimes, Offset, ProducerGroup, Properties, QueueId, QueueOffset,
+            ReconsumeTimes, SendBackExtra, SubVersion, Subscription, SuspendTimeoutMillis, SysFlag, Topic,
+            TranStateTableOffset, TransactionId, UnitMode,
         };
         if let [letter] = name {
             return Self::of_letter(*letter);
@@ -66,6 +69,9 @@ impl Name {
             b"producerGroup" => Some(ProducerGroup), b"transactionId" => Some(TransactionId),
             b"tranStateTableOffset" => Some(TranStateTableOffset), b"commitLogOffset" => Some(CommitLogOffset),
             b"commitOrRollback" => Some(CommitOrRollback),
+            b"offset" => Some(Offset), b"group" => Some(Group), b"delayLevel" => Some(DelayLevel),
+            b"unitMode" => Some(UnitMode), b"maxReconsumeTimes" => Some(MaxReconsumeTimes),
+            _ if SEND_BACK_EXTRAS.iter().any(|extra| extra.as_bytes() == name) => Some(SendBackExtra),
             _ => None,
         }
     }

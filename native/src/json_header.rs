@@ -13,6 +13,7 @@ pub struct JsonHeader<'a> {
     pub code: Value<'a>,
     pub flag: Value<'a>,
     pub opaque: Value<'a>,
+    pub version: Value<'a>,
     /// Whether `extFields` exists and is an object.
     pub has_fields: bool,
 }
@@ -22,7 +23,13 @@ pub fn parse<'a>(header: &'a [u8], fields: &mut impl FieldSink<'a>) -> Option<Js
     std::str::from_utf8(header).ok()?;
     let mut reader = Reader { bytes: header, at: 0 };
     let mut found =
-        JsonHeader { code: Value::Missing, flag: Value::Missing, opaque: Value::Missing, has_fields: false };
+        JsonHeader {
+            code: Value::Missing,
+            flag: Value::Missing,
+            opaque: Value::Missing,
+            version: Value::Missing,
+            has_fields: false,
+        };
     reader.skip_space();
     if reader.next()? != b'{' {
         return None;
@@ -47,6 +54,7 @@ pub fn parse<'a>(header: &'a [u8], fields: &mut impl FieldSink<'a>) -> Option<Js
                 b"code" => found.code = reader.value(1)?,
                 b"flag" => found.flag = reader.value(1)?,
                 b"opaque" => found.opaque = reader.value(1)?,
+                b"version" => found.version = reader.value(1)?,
                 _ => {
                     reader.value(1)?;
                 }

@@ -46,6 +46,7 @@ mod batch;
 mod authorization;
 mod pull;
 mod delayed;
+mod send_back;
 mod transaction;
 mod options;
 mod delivery;

@@ -87,12 +87,16 @@ pub fn body_crc(body: &[u8]) -> u32 {
 
 /// A record with two IPv4 hosts, taken apart.
 pub struct Record<'a> {
+    pub size: usize,
     pub crc: u32,
+    pub queue_id: i32,
+    pub queue_offset: i64,
     pub flag: i32,
     pub sys_flag: i32,
     pub born_timestamp: i64,
     pub born_host: &'a [u8],
     pub store_timestamp: i64,
+    pub store_host: &'a [u8],
     pub reconsume_times: i32,
     pub body: &'a [u8],
     pub topic: &'a [u8],
@@ -121,6 +125,10 @@ impl<'a> Record<'a> {
             return None;
         }
         Some(Self {
+            size: bytes.len(),
+            queue_id: word(QUEUE_ID_AT)?,
+            queue_offset: long(QUEUE_OFFSET_AT)?,
+            store_host: &bytes[STORE_TIMESTAMP_AT + 8..RECONSUME_TIMES_AT],
             crc: word(BODY_CRC_AT)? as u32,
             flag: word(FLAG_AT)?,
             sys_flag,

@@ -59,6 +59,8 @@ pub struct Request<'a> {
     pub code: i64,
     pub flag: i64,
     pub opaque: i64,
+    /// Of a JSON header whose peer is not checked by a guard; 0 where the header has none. None: unknown.
+    pub version: Option<i64>,
     pub fields: &'a Fields<'a>,
     pub body: &'a [u8],
     pub frame: &'a [u8],
@@ -440,7 +442,7 @@ fn decimal_digits(value: i64) -> usize {
 }
 
 /// The sixteen upper-case hex digits of a number: all of them in one step, four bits in each byte.
-fn hex_of(value: i64) -> [u8; 16] {
+pub fn hex_of(value: i64) -> [u8; 16] {
     let half = |word: u32| {
         let mut nibbles = u64::from(word);
         nibbles = (nibbles | nibbles << 16) & 0x0000_FFFF_0000_FFFF;

@@ -19,6 +19,7 @@ from aerobee.broker.fastpath.seam import (
 )
 from aerobee.broker.pull.pending_pulls import PendingPull
 from aerobee.broker.send.option_hooks import OptionFastPath
+from aerobee.broker.send.send_back_hooks import SendBackFastPath
 from aerobee.broker.state.ack_level import AckLevel
 from aerobee.broker.state.config import BrokerConfig
 from aerobee.broker.state.feature import PutHook
@@ -118,12 +119,25 @@ class Counterpart(Sending):
             timer_topic=TopicConfig(WHEEL_TIMER_TOPIC, 1, 1),
             broker_name="broker-a",
             delays_ms=self.store.config.delay_levels_ms(),
+            send_backs=self.send_back_hooks(),
         )
         self.fast_path._transactions = TransactionSettings(
             hooks=self, half_topic=TopicConfig(HALF_TOPIC, 1, 1)
         )
         self.fast_path._options = _Options(self)
         self.fast_path._settings_changed()
+
+    def send_back_hooks(self) -> SendBackFastPath:
+        """The hooks of messages that are sent back, which choose the last queue."""
+        return SendBackFastPath(
+            store=self.store,
+            topics=self.topics,
+            groups=self.groups,
+            stats=self.stats,
+            live=self.live,
+            role=self.role,
+            pick=lambda count: count - 1,
+        )
 
     def _tell(self, *what: Any) -> None:
         self.told.append(what)

@@ -50,6 +50,7 @@ REASONS = {
     "broker/fastpath/pop.py": "HEADER_BYTES_MAX, standard JSON only",
     "broker/grpc/message_form.py": "maxMessageSize for what is sent, DELIVERED_BYTES_MAX for what is delivered",
     "broker/fastpath/python_backend.py": "HEADER_BYTES_MAX, standard JSON only",
+    "broker/fastpath/send_back.py": "a header that the backend has parsed: it has its bound",
     "broker/acting/acting_master.py": SERVER,
     "broker/replication/controller_client.py": SERVER,
     "broker/replication/metadata_sync.py": SERVER,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from aerobee.broker.consumer.lock_calls import FILE_NAME as LOCKS_FILE
 from aerobee.broker.consumer.lock_calls import OrderlyLocks
 from aerobee.broker.delay.delay_levels import DelayLevels
@@ -16,6 +18,7 @@ from aerobee.broker.send.batch_queue import BatchQueues
 from aerobee.broker.send.duplicate_window import DuplicateWindow
 from aerobee.broker.send.lmq import LmqFeature
 from aerobee.broker.send.request_reply import RequestReply
+from aerobee.broker.send.send_back_hooks import SendBackFastPath
 from aerobee.broker.state.feature import Feature
 from aerobee.broker.static_topic.mapping_cleaning import MappingCleaning
 from aerobee.broker.timer.timer_feature import Timers
@@ -78,7 +81,7 @@ def lite_of(features: tuple[Feature, ...]) -> LiteTopics:
 
 
 def fast_path_kinds(
-    features: tuple[Feature, ...],
+    features: tuple[Feature, ...], parts: BrokerParts
 ) -> tuple[DelaySettings | None, TransactionSettings | None, PopHooks | None]:
     """Parts of the fast path other than sends and pulls."""
     delayed: DelaySettings | None = None
@@ -86,7 +89,16 @@ def fast_path_kinds(
     pops: PopHooks | None = None
     for feature in features:
         if isinstance(feature, Transactions):
-            delayed, transactions = feature.delay_settings(), feature.transaction_settings()
+            send_backs = SendBackFastPath(
+                store=parts.store,
+                topics=parts.topics,
+                groups=parts.groups,
+                stats=parts.stats,
+                live=parts.live,
+                role=parts.role,
+            )
+            delayed = replace(feature.delay_settings(), send_backs=send_backs)
+            transactions = feature.transaction_settings()
         elif isinstance(feature, Pop):
             pops = feature.fast_path_hooks()
     return delayed, transactions, pops

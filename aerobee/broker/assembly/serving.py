@@ -437,7 +437,7 @@ class Serving:
     def _make_fast_path(self) -> FastPath:
         """The fast path, which serves ordinary frames before the handlers."""
         base, parts = self._base, self.parts
-        delayed, transactions, pops = fast_path_kinds(self.features)
+        delayed, transactions, pops = fast_path_kinds(self.features, parts)
         return FastPath(
             store=base.store,
             topics=base.topics,

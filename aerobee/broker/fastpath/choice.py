@@ -195,6 +195,7 @@ def make_native(
             broker_name=delayed.broker_name,
             delays_ms=list(delayed.delays_ms),
             special_properties=excluded_from_delayed(special),
+            send_backs=delayed.send_backs,
         )
     if transactions is not None:
         backend.serve_transactions(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from aerobee.broker.fastpath.exclusions import ELIGIBLE_SYS_FLAG, LEVEL_MAX, NOT_BATCH, excluded_from_delayed
@@ -25,6 +26,7 @@ from aerobee.broker.fastpath.request import (
 )
 from aerobee.broker.fastpath.seam import DelaySettings
 from aerobee.broker.fastpath.send import SHORT_NAMES
+from aerobee.broker.fastpath.send_back import SendBacks
 from aerobee.broker.fastpath.shared import Shared
 from aerobee.broker.fastpath.topic import FastQueue, FastTopic
 from aerobee.broker.send.timer_properties import DIGITS_MAX, slot_time
@@ -75,17 +77,26 @@ class Delayed:
         self._schedule_topic = FastTopic(settings.schedule_topic)
         self._timer_topic = FastTopic(settings.timer_topic)
         self._turn = _Turn(-1, False, None, set())
+        self._send_backs: SendBacks | None = None  # None: they are the handler's
+        if settings.send_backs is not None:
+            self._send_backs = SendBacks(shared, settings.send_backs, settings.broker_name)
 
     def forget_topics(self) -> None:
-        """Its queues are looked up for each burst."""
+        """As FrameHandler. Its queues are looked up for each burst."""
+        self.forget_authorizations()
 
     def forget_authorizations(self) -> None:
-        """Do nothing: this handler caches no authorizations."""
+        """As FrameHandler."""
+        if self._send_backs is not None:
+            self._send_backs.forget()
 
     @property
     def serves(self) -> Mapping[int, Serve]:
         """As FrameHandler.serves."""
-        return dict.fromkeys((RequestCode.SEND_MESSAGE_V2.value,), self.serve)
+        served: dict[int, Serve] = {RequestCode.SEND_MESSAGE_V2.value: self.serve}
+        if self._send_backs is not None:
+            served[RequestCode.CONSUMER_SEND_MSG_BACK.value] = partial(self._send_back, self._send_backs)
+        return served
 
     def serve(self, request: Request) -> Answer:
         """As Serve."""
@@ -150,6 +161,40 @@ class Delayed:
             handle = RecallHandle(topic.name, self._broker_name, out_ms + 1, unique_key).encode()
             recall = f'","recallHandle":"{handle}'
         return queue, queue_offset, shared.message_id(offset), unique_key, waits, recall
+
+    def _send_back(self, send_backs: SendBacks, request: Request) -> None:
+        """As Serve, of a message that a consumer sends back: store it for the level of its next try."""
+        shared, stored = self._shared, self._schedule_topic
+        try:
+            turn = self._turn
+            if turn.burst != shared.number:
+                turn = self._turn_of_burst()
+            if not turn.is_allowed:
+                raise ValueError
+            again = send_backs.read(request, len(self._delays_ms))
+            waits = (shared.holds_replies or shared.holds_all) and shared.waits({})
+            properties, pairs, level = again.properties.encode(), again.pairs, again.level
+            if len(properties) > PROPERTIES_BYTES_MAX:
+                raise ValueError
+            hashes, _ = shared.hashes(stored, pairs.get("UNIQ_KEY", ""), pairs.get("KEYS"), pairs.get("TAGS"))
+            stored_queue = self._stored_queue(stored, level)
+        except UNREADABLE as error:
+            raise FallBackToHandler from error
+        due = level, shared.now_ms + self._delays_ms[level - 1], 0
+        # The message keeps the host that it was sent from.
+        consumer = shared.origin.born_host
+        shared.origin.enter(again.born_host)
+        try:
+            queue_offset, offset = shared.append(
+                stored, stored_queue, again.body, properties, hashes, due[1], again.flag, again.sys_flag, again.born_timestamp,
+                again.tries,
+            )  # fmt: skip
+        finally:
+            shared.origin.enter(consumer)
+        shared.count_for(stored, again.group.topic, shared.log.end - offset)
+        if level not in turn.told:
+            self._tell(due, queue_offset)
+        send_backs.answer(request, again, waits=waits)
 
     def _turn_of_burst(self) -> _Turn:
         """State of this burst, read once per burst."""

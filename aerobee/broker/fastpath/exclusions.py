@@ -37,6 +37,7 @@ from aerobee.property_names import (
     IMMUNITY,
     INNER_BASE,
     INNER_NUM,
+    INNER_PREFIX,
     LITE_TOPIC,
     POP_CK,
     PREPARED_QUEUE_OFFSET,
@@ -64,6 +65,12 @@ NOT_BATCH = frozenset({"false", "0", 0})
 NUMBER_CHARS_MAX = 20
 LEVEL_MAX = 128
 LMQS_MAX = 64  # of a message
+# Fields that only Aerobee's consumers send.
+SEND_BACK_EXTRAS = ("delayMillis", "lastError", "deliveryTries", "deadLetterReason")
+SEND_BACK_SPECIAL = (INNER_PREFIX, "TIMER_", TRAN_MSG, LITE_TOPIC)  # beginnings of properties
+SEND_BACK_LEVEL_MAX = 999_999_999
+SEND_BACK_PAIRS_MAX = 128  # properties: each is compared with the others
+RECORD_MARGIN_BYTES = 4_096  # a record's bytes other than its body and its properties, with much to spare
 PRIORITY_CHARS_MAX = 9  # surely no more than PRIORITY_MAX
 GUARDED_FIELDS_MAX = 64  # of a header whose signature is verified
 GUARDED_TEXT_CHARS_MAX = (
@@ -304,6 +311,7 @@ ALL, GUARDED = "any request", "a request of a peer that has to sign"
 STORE, SEND, BATCH = "any send", "a send of one message (10, 310)", "a batch (320)"
 PULL, DELAYED, HALF = "a pull (11, 361)", "a delayed message (310)", "a half message (310)"
 OPTIONS = "a send with an ack level, a dedup key, a priority or LMQs (310)"
+SEND_BACK = "a message sent back (36)"
 END, DELIVERY, POP = "END_TRANSACTION (37)", "the delivery of a due message", "POP (200050, 200051)"
 # Request -> the conditions under which it is left to the handlers (a delivery: to `delay/redelivery.py`).
 FRAMES: Mapping[str, tuple[Exclusion, ...]] = {
@@ -396,6 +404,17 @@ FRAMES: Mapping[str, tuple[Exclusion, ...]] = {
         Exclusion("a half message that the fast path did not store", "the end of its properties is unknown"),
         Exclusion("a half message with WAIT other than true", "the handler writes the property again"),
         Exclusion("a half message with CHECK_IMMUNITY_TIME_IN_SECONDS", "the handler keeps the time of its check"),
+    ),
+    SEND_BACK: (
+        Exclusion("a binary header", _RARE),
+        Exclusion("any of them where access control is on", "the handler checks the permission for the record's topic"),
+        Exclusion(f"one of the fields {', '.join(SEND_BACK_EXTRAS)}, or unitMode", "Aerobee's consumers say more, of which the handler knows"),
+        Exclusion("a delay level below 0, or tries that are used up", "the handler makes a dead letter"),
+        Exclusion("a group without a retry topic that has its queues", "the handler creates groups and topics"),
+        Exclusion("an offset outside the log's current file, or at which no record begins", "the handler reads the file or refuses"),
+        Exclusion("a record with an IPv6 host, a sysFlag beyond compression and multiple tags, or a wrong checksum", "the handler knows each form"),
+        Exclusion(f"a property twice, more than {SEND_BACK_PAIRS_MAX}, or one that begins with {', '.join(SEND_BACK_SPECIAL)}", "the handler knows which counts"),
+        Exclusion("a broker that takes no delayed messages now", "the handler knows why"),
     ),
     DELIVERY: (
         Exclusion("a record with an IPv6 host, or with a magic other than MAGIC_V1", "its head has other offsets"),

@@ -154,9 +154,7 @@ class PythonBackend:
                 except UNREADABLE:
                     break
                 if (
-                    type(code) is not int
-                    or type(flag) is not int
-                    or type(opaque) is not int
+                    not (type(code) is type(flag) is type(opaque) is int)
                     or (flag and flag != FLAG_ONEWAY)
                     or not -0x80000000 <= opaque <= 0x7FFFFFFF
                 ):
@@ -191,6 +189,8 @@ class PythonBackend:
                     texts, codes = shared.outputs[waits]
                     texts.append(text)
                     codes.append(code)
+                elif shared.has_counted:
+                    shared.has_counted = False
                 elif answer is not None or not shared.pulled or shared.pulled[-1].held is None:
                     shared.codes.append(-code if flag else code)
                 at = end

@@ -161,6 +161,33 @@ class DelayHooks(Protocol):
         ...
 
 
+class SendBackHooks(Protocol):
+    """Queries and notices for messages that a consumer sends back.
+
+    A protocol, because broker/send, whose SendBackFastPath it is, lies above.
+    """
+
+    def group(self, name: str) -> tuple[TopicConfig, int] | None:
+        """The retry topic of a group that takes messages back, which has its queues, and the tries after which a message is
+        dead. None: the group's are for the handler. Looked up again when groups, topics, settings or the role have changed.
+        """
+        ...
+
+    def pick(self, count: int) -> int:
+        """A queue of several."""
+        ...
+
+    def is_record(
+        self, topic: str, queue_id: int, queue_offset: int, physical_offset: int, size: int
+    ) -> bool:
+        """Whether a record of the log that may be read has this topic, this queue offset and this size."""
+        ...
+
+    def sent_back(self, group: str, topic: str, count: int) -> None:
+        """Called at the end of a burst: `count` messages that were first sent to `topic` are stored for their next try."""
+        ...
+
+
 class Transaction(Protocol):
     """Fields of an open transaction that its end is checked against.
 
@@ -318,6 +345,7 @@ class DelaySettings:
     timer_topic: TopicConfig
     broker_name: str
     delays_ms: tuple[int, ...]  # of level 1, 2, ...
+    send_backs: SendBackHooks | None = None  # None: messages that are sent back are the handler's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

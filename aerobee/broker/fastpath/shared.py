@@ -67,6 +67,7 @@ class Shared:
         self.has_leveled = False
         self.pulled: list[PullResult] = []
         self.pulled_bytes = 0
+        self.has_counted = False  # a frame handler has counted the answer itself
         self.has_stored = False
         self.stored_count = 0  # requests that have stored something
         self.at_end: list[Callable[[], None]] = []  # work of frame handlers at the end of the burst

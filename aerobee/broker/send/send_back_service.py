@@ -20,6 +20,7 @@ from aerobee.broker.metrics.stats import BrokerStats
 from aerobee.broker.send.batch_queue import message_of_batch
 from aerobee.broker.send.dead_letter import note_death, note_error, note_position, tries_bound, tries_failed
 from aerobee.broker.send.message_writer import MessageWriter
+from aerobee.broker.send.send_header import FIRST_RETRY_LEVEL
 from aerobee.broker.state.config import PERM_WRITE, LiveConfig
 from aerobee.broker.state.identity import BrokerIdentity
 from aerobee.broker.state.refusal import Reason, Refused
@@ -53,7 +54,6 @@ from aerobee.store.log.stored_message import AppendResult, StoredMessage
 from aerobee.store.message_store import MessageStore
 from aerobee.store.queue.queue_table import MULTI_DISPATCH, MULTI_OFFSET
 
-FIRST_RETRY_LEVEL = 3  # 10 s
 OF_A_TIMER = (
     *TIMER_DELAYS,
     TIMER_OUT_MS,

@@ -24,6 +24,7 @@ from aerobee.message import (
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
 
+FIRST_RETRY_LEVEL = 3  # 10 s
 VERSION_WITH_MAX_RECONSUME = 121  # clients from 3.4.9 on: their maxReconsumeTimes counts
 _SHORT_NAMES = tuple("abcdefghijklm")
 _NAMES = (

@@ -24,6 +24,7 @@ from aerobee.broker.fastpath.exclusions import (
     PULL,
     PULLS,
     SEND,
+    SEND_BACK,
     STORE,
     TOPICS,
     PullContext,
@@ -77,6 +78,12 @@ def end(**fields: str) -> bytes:
     return encode_frame(RemotingCommand(37, {**ext, **fields}, flag=FLAG_ONEWAY))
 
 
+def send_back(**fields: str) -> bytes:
+    """Sends the message back that is the first record of the log."""
+    ext = {"offset": "0", "group": "group", "delayLevel": "3", "unitMode": "false", "maxReconsumeTimes": "16"}
+    return encode_frame(RemotingCommand(36, {**ext, **fields}))
+
+
 def changed(frame: bytes, **attributes: Any) -> bytes:
     command = decode_frame(frame)
     for name, value in attributes.items():
@@ -91,7 +98,7 @@ def binary(frame: bytes) -> bytes:
 # Kind -> an eligible frame.
 ELIGIBLE: dict[str, Callable[[], bytes]] = {
     ALL: send_frame, STORE: send_frame, SEND: send_frame, BATCH: batch, PULL: pull, DELAYED: delayed, HALF: half, END: end,
-    OPTIONS: option,
+    OPTIONS: option, SEND_BACK: send_back,
 }  # fmt: skip
 # Kind -> for each of its conditions a frame that meets it, or the test that brings it about.
 EXAMPLES: dict[str, list[bytes | str]] = {
@@ -170,6 +177,17 @@ EXAMPLES: dict[str, list[bytes | str]] = {
         "test_fast_path_differential.py",
         "test_fast_path_differential.py",
     ],
+    SEND_BACK: [
+        binary(send_back()),
+        "test_fast_path_access.py",
+        send_back(delayMillis="5"),
+        send_back(delayLevel="-1"),
+        send_back(group="group-without-a-topic"),
+        send_back(offset="7"),
+        "test_send_back_backends.py",
+        "test_send_back_backends.py",
+        "test_send_back_backends.py",
+    ],
     DELIVERY: ["test_delivery_backends.py"] * 4,
     POP: ["test_pop_fast_path.py"] * 5,
 }
@@ -196,6 +214,9 @@ def serve(counterpart: Counterpart, frame: bytes) -> int:
 def prepare(counterpart: Counterpart, kind: str) -> None:
     if kind == END:
         assert serve(counterpart, half())
+    elif kind == SEND_BACK:
+        counterpart.topics.put(TopicConfig("%RETRY%group", 1, 1))
+        assert serve(counterpart, send_frame())
     elif kind == PULL:
         assert serve(counterpart, send_frame())
 
