@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.testing import ports
+from aerobee.host_port import split_address
+from aerobee.testing import LocalCluster, ports
 from aerobee.testing.ports import free_block, free_broker_port, free_ports
 
 DRAW = "from aerobee.testing.ports import free_block; print(*(free_block(3) for _ in range(50)))"
@@ -79,3 +80,16 @@ def test_a_link_leads_the_counter_into_no_other_file(temporary: Path) -> None:
     file.symlink_to(other)
     free_block(1)
     assert other.read_bytes() == b"21000"
+
+
+async def test_servers_of_a_cluster_have_no_ports_of_outgoing_connections() -> None:
+    """They are started again at the same ports."""
+    async with LocalCluster(brokers=2, nameservers=2) as cluster:
+        addresses = (*cluster.nameserver_addresses, *cluster.broker_addresses)
+        found = {split_address(address)[1] for address in addresses}
+        assert len(found) == 4
+        assert found <= set(ports.usable_ports(ports._ephemeral()))
+        await cluster.kill_broker(1)
+        await cluster.start_broker(1)
+        assert cluster.broker(1).address == addresses[3]
+        assert cluster.broker(1).identity.ha_address == f"127.0.0.1:{split_address(addresses[3])[1] + 1}"
