@@ -69,7 +69,7 @@ class AerobeeContainer(DockerContainer):
         **options: Any,
     ) -> None:
         if brokers < 1 or replicas < 1:
-            raise UsageError(f"brokers is {brokers} and replicas is {replicas}, both must be at least 1")
+            raise UsageError(f"brokers={brokers}, replicas={replicas}: both must be at least 1")
         name = options.pop("name", None) or f"aerobee-{secrets.token_hex(6)}"
         super().__init__(image, name=name, **options)
         self._shape = (brokers, replicas)
