@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use crate::constants::{DELAY_DIGITS_MAX, ELIGIBLE_SYS_FLAG, LEVEL_MAX, PROPERTIES_BYTES_MAX, SEND_BACK, SEND_MESSAGE_V2};
 use crate::outcome::{Outcome, Stop, note_failed_callback};
 use crate::record::Message;
-use crate::send_back::SendBacks;
+use crate::send_back::{DelayLevels, SendBacks};
 use crate::shared::{Answer, Burst, FrameHandler, Form, Gate, SHORT_NAMES, Request, Shared};
 use crate::text::{NameSet, is_alphanumeric, read_properties};
 
@@ -69,7 +69,10 @@ impl FrameHandler for Delayed {
 
     fn serve(&mut self, shared: &mut Shared, burst: &mut Burst<'_>, request: &Request<'_>) -> Outcome<()> {
         if request.code == SEND_BACK {
-            return self.send_back(shared, burst, request);
+            let Some(mut send_backs) = self.send_backs.take() else { return Err(Stop::Slow) };
+            let served = send_backs.serve(self, shared, burst, request);
+            self.send_backs = Some(send_backs);
+            return served;
         }
         if request.form != Form::Json {
             return Err(Stop::Slow);
@@ -129,29 +132,6 @@ impl Delayed {
             timer_queue: None,
             turn: None,
         }
-    }
-
-    /// Whether messages may be delayed now.
-    pub fn is_allowed(&mut self, burst: &Burst<'_>) -> Outcome<bool> {
-        Ok(self.turn(burst)?.is_allowed)
-    }
-
-    pub fn level_count(&self) -> usize {
-        self.delays_ms.len()
-    }
-
-    /// The delay of a level, which exists.
-    pub fn delay_ms(&self, level: usize) -> i64 {
-        self.delays_ms[level - 1]
-    }
-
-    pub fn broker_name(&self) -> &[u8] {
-        &self.broker_name
-    }
-
-    /// The number of the queue of a level.
-    pub fn level_queue(&mut self, shared: &mut Shared, py: Python<'_>, stored: usize, level: usize) -> Outcome<usize> {
-        self.stored_queue(shared, py, stored, &Due::Level(level, 0))
     }
 
     /// State of this burst, read once per burst.
@@ -257,19 +237,6 @@ impl Delayed {
         Ok(Answer { queue, queue_offset: placed.queue_offset, waits })
     }
 
-    /// The delivery of a level is to know of its first message in a burst.
-    pub fn tell_level(&mut self, burst: &mut Burst<'_>, level: usize, queue_offset: i64, due_ms: i64) -> Outcome<()> {
-        let (py, bit) = (burst.writing.py, 1_u128 << (level - 1));
-        let turn = self.turn(burst)?;
-        if turn.told_levels & bit != 0 {
-            return Ok(());
-        }
-        turn.told_levels |= bit;
-        let arguments = (level - 1, queue_offset + 1, due_ms);
-        let told = self.hooks.bind(py).call_method1(intern!(py, "level_appended"), arguments);
-        told.map(|_| ()).or_else(|error| note_failed_callback(py, error, "telling the schedule")).map_err(Stop::Fault)
-    }
-
     /// Notify the timer of its messages once per burst.
     fn tell_timer(&mut self, burst: &mut Burst<'_>) -> Outcome<()> {
         let py = burst.writing.py;
@@ -323,14 +290,6 @@ impl Delayed {
         }
     }
 
-    /// The number of the schedule topic.
-    pub fn schedule(&mut self, shared: &mut Shared, py: Python<'_>) -> Outcome<usize> {
-        match self.schedule_number {
-            Some(number) => Ok(number),
-            None => Ok(*self.schedule_number.insert(shared.appender.add_topic(py, self.schedule_topic.bind(py))?)),
-        }
-    }
-
     /// The number of the queue of the topic `stored` in which a message that is then due is kept.
     fn stored_queue(&mut self, shared: &mut Shared, py: Python<'_>, stored: usize, due: &Due) -> Outcome<usize> {
         let (known, id) = match *due {
@@ -342,6 +301,47 @@ impl Delayed {
         }
         let id = i64::try_from(id).map_err(|_| Stop::Slow)?;
         Ok(*known.insert(shared.appender.add_queue(py, stored, id, Vec::new())?))
+    }
+}
+
+impl DelayLevels for Delayed {
+    fn is_allowed(&mut self, burst: &Burst<'_>) -> Outcome<bool> {
+        Ok(self.turn(burst)?.is_allowed)
+    }
+
+    fn level_count(&self) -> usize {
+        self.delays_ms.len()
+    }
+
+    fn delay_ms(&self, level: usize) -> i64 {
+        self.delays_ms[level - 1]
+    }
+
+    fn broker_name(&self) -> &[u8] {
+        &self.broker_name
+    }
+
+    fn level_queue(&mut self, shared: &mut Shared, py: Python<'_>, stored: usize, level: usize) -> Outcome<usize> {
+        self.stored_queue(shared, py, stored, &Due::Level(level, 0))
+    }
+
+    fn tell_level(&mut self, burst: &mut Burst<'_>, level: usize, queue_offset: i64, due_ms: i64) -> Outcome<()> {
+        let (py, bit) = (burst.writing.py, 1_u128 << (level - 1));
+        let turn = self.turn(burst)?;
+        if turn.told_levels & bit != 0 {
+            return Ok(());
+        }
+        turn.told_levels |= bit;
+        let arguments = (level - 1, queue_offset + 1, due_ms);
+        let told = self.hooks.bind(py).call_method1(intern!(py, "level_appended"), arguments);
+        told.map(|_| ()).or_else(|error| note_failed_callback(py, error, "telling the schedule")).map_err(Stop::Fault)
+    }
+
+    fn schedule(&mut self, shared: &mut Shared, py: Python<'_>) -> Outcome<usize> {
+        match self.schedule_number {
+            Some(number) => Ok(number),
+            None => Ok(*self.schedule_number.insert(shared.appender.add_topic(py, self.schedule_topic.bind(py))?)),
+        }
     }
 }
 

@@ -45,8 +45,8 @@ mod grpc_send;
 mod batch;
 mod authorization;
 mod pull;
-mod delayed;
 mod send_back;
+mod delayed;
 mod transaction;
 mod options;
 mod delivery;
@@ -82,7 +82,7 @@ mod batch_entries;
 use pyo3::prelude::*;
 
 /// The same number as aerobee.broker.fastpath.seam.FAST_PATH_VERSION: of the seam and of what a burst answers and writes.
-const FAST_PATH_VERSION: u32 = 29;
+const FAST_PATH_VERSION: u32 = 30;
 
 /// The same number as aerobee.client.session.codec.CODEC_VERSION: of what the client's parts take and return.
 const CODEC_VERSION: u32 = 2;

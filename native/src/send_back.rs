@@ -12,7 +12,6 @@ use crate::constants::{
     REPLY_VERSION, RETRY_PREFIX, SEND_BACK_LEVEL_MAX, SEND_BACK_PAIRS_MAX, SEND_BACK_SPECIAL, TOPIC_BYTES_MAX,
     VERSION_WITH_MAX_RECONSUME,
 };
-use crate::delayed::Delayed;
 use crate::field::{Name, Value};
 use crate::outcome::{Outcome, Stop, note_failed_callback};
 use crate::record::{Message, Record, body_crc};
@@ -26,6 +25,22 @@ pub struct SendBacks {
     /// Of this burst: group, first topic of the message, how many.
     counts: Vec<(Vec<u8>, Vec<u8>, u64)>,
     record: Vec<u8>,
+}
+
+/// The delay levels in whose queues messages wait for their next try.
+pub trait DelayLevels {
+    /// Whether messages may be delayed now.
+    fn is_allowed(&mut self, burst: &Burst<'_>) -> Outcome<bool>;
+    fn level_count(&self) -> usize;
+    /// The delay of a level, which exists.
+    fn delay_ms(&self, level: usize) -> i64;
+    fn broker_name(&self) -> &[u8];
+    /// The number of the schedule topic.
+    fn schedule(&mut self, shared: &mut Shared, py: Python<'_>) -> Outcome<usize>;
+    /// The number of the queue of a level.
+    fn level_queue(&mut self, shared: &mut Shared, py: Python<'_>, stored: usize, level: usize) -> Outcome<usize>;
+    /// The delivery of a level is to know of its first message in a burst.
+    fn tell_level(&mut self, burst: &mut Burst<'_>, level: usize, queue_offset: i64, due_ms: i64) -> Outcome<()>;
 }
 
 /// A group that takes messages back.
@@ -100,16 +115,18 @@ impl SendBacks {
         }
         self.hooks.bind(py).call_method1(intern!(py, "pick"), (count,)).and_then(|id| id.extract()).map_err(Stop::Fault)
     }
-}
 
-impl Delayed {
     /// Store a message again for its next try, and answer.
-    pub fn send_back(&mut self, shared: &mut Shared, burst: &mut Burst<'_>, request: &Request<'_>) -> Outcome<()> {
-        let Some(mut known) = self.send_backs.take() else { return Err(Stop::Slow) };
-        let mut record = std::mem::take(&mut known.record);
-        let stored = self.store_again(shared, burst, request, &mut known, &mut record);
-        known.record = record;
-        self.send_backs = Some(known);
+    pub fn serve(
+        &mut self,
+        levels: &mut impl DelayLevels,
+        shared: &mut Shared,
+        burst: &mut Burst<'_>,
+        request: &Request<'_>,
+    ) -> Outcome<()> {
+        let mut record = std::mem::take(&mut self.record);
+        let stored = self.store_again(levels, shared, burst, request, &mut record);
+        self.record = record;
         let waits = stored?;
         if request.flag == 0 {
             write_empty_reply(if waits { &mut burst.held } else { &mut burst.replies }, request.opaque);
@@ -120,18 +137,18 @@ impl Delayed {
     /// Returns whether the reply is held.
     fn store_again(
         &mut self,
+        levels: &mut impl DelayLevels,
         shared: &mut Shared,
         burst: &mut Burst<'_>,
         request: &Request<'_>,
-        known: &mut SendBacks,
         bytes: &mut Vec<u8>,
     ) -> Outcome<bool> {
         let py = burst.writing.py;
         let asked = Asked::read(request).ok_or(Stop::Slow)?;
-        if !self.is_allowed(burst)? {
+        if !levels.is_allowed(burst)? {
             return Err(Stop::Slow);
         }
-        let group = known.group(shared, py, &asked.group)?;
+        let group = self.group(shared, py, &asked.group)?;
         read_record(shared, burst, asked.offset, bytes)?;
         let record = Record::cut(bytes, asked.offset).ok_or(Stop::Slow)?;
         // Where a port's highest bit is set the handler refuses the host.
@@ -145,7 +162,7 @@ impl Delayed {
             0 => FIRST_RETRY_LEVEL + i64::from(record.reconsume_times),
             level => level,
         };
-        let level = level.min(self.level_count() as i64);
+        let level = level.min(levels.level_count() as i64);
         if !is_plain || !(1..=LEVEL_MAX).contains(&level) || record.reconsume_times == i32::MAX {
             return Err(Stop::Slow);
         }
@@ -158,18 +175,18 @@ impl Delayed {
             record.topic.to_vec()
         };
         let place = (topic, record.queue_id, record.queue_offset, asked.offset, record.size);
-        let is_record = known.hooks.bind(py).call_method1(intern!(py, "is_record"), place).and_then(|is| is.is_truthy());
+        let is_record = self.hooks.bind(py).call_method1(intern!(py, "is_record"), place).and_then(|is| is.is_truthy());
         if !shared.appender.errors.check(py, is_record)? {
             return Err(Stop::Slow);
         }
         let waits = burst.waits(true)?;
-        let queue_id = known.pick(py, group.queue_count)?;
+        let queue_id = self.pick(py, group.queue_count)?;
         pairs.set(b"RETRY_TOPIC", first_topic.clone());
         if pairs.get(b"ORIGIN_MESSAGE_ID").is_none() {
             pairs.set(b"ORIGIN_MESSAGE_ID", message_id(record.store_host, asked.offset));
         }
         if !is_retry {
-            pairs.set(b"ORIGIN_POSITION", self.position_of(&record));
+            pairs.set(b"ORIGIN_POSITION", position_of(levels.broker_name(), &record));
         }
         pairs.set(b"WAIT", b"false".to_vec());
         pairs.set(b"DELAY", level.to_string().into_bytes());
@@ -178,62 +195,62 @@ impl Delayed {
         let mut text = std::mem::take(&mut shared.scratch.properties);
         let mut hashes = std::mem::take(&mut shared.scratch.hashes);
         pairs.write(&mut text);
-        let stored = self.append_again(shared, burst, &record, &text, &mut hashes, level as usize, group.topic);
+        let stored = append_again(levels, shared, burst, &record, &text, &mut hashes, level as usize, group.topic);
         shared.scratch.properties = text;
         shared.scratch.hashes = hashes;
         stored?;
-        known.count(&asked.group, &first_topic);
+        self.count(&asked.group, &first_topic);
         Ok(waits)
     }
+}
 
-    #[allow(clippy::too_many_arguments)]
-    fn append_again(
-        &mut self,
-        shared: &mut Shared,
-        burst: &mut Burst<'_>,
-        record: &Record<'_>,
-        text: &[u8],
-        hashes: &mut Vec<i32>,
-        level: usize,
-        topic: usize,
-    ) -> Outcome<()> {
-        if text.len() > PROPERTIES_BYTES_MAX {
-            return Err(Stop::Slow);
-        }
-        let py = burst.writing.py;
-        let stored = self.schedule(shared, py)?;
-        hashes.clear();
-        shared.hash(stored, &read_properties(text, &NameSet::new([])), hashes);
-        let due_ms = burst.writing.now_ms + self.delay_ms(level);
-        let message = Message {
-            body: record.body,
-            properties: text,
-            tag_code: due_ms,
-            flag: record.flag.into(),
-            sys_flag: record.sys_flag.into(),
-            born_timestamp: record.born_timestamp.into(),
-            reconsume_times: i64::from(record.reconsume_times) + 1,
-            prepared_offset: 0,
-        };
-        let queue = self.level_queue(shared, py, stored, level)?;
-        // The message keeps the host that it was sent from.
-        let consumer = std::mem::replace(&mut burst.writing.born_host, record.born_host.to_vec());
-        let appended = shared.appender.append(&mut burst.writing, stored, queue, &message, hashes);
-        burst.writing.born_host = consumer;
-        let placed = appended?;
-        shared.appender.count_for(stored, topic, placed.size);
-        self.tell_level(burst, level, placed.queue_offset, due_ms)
+#[allow(clippy::too_many_arguments)]
+fn append_again(
+    levels: &mut impl DelayLevels,
+    shared: &mut Shared,
+    burst: &mut Burst<'_>,
+    record: &Record<'_>,
+    text: &[u8],
+    hashes: &mut Vec<i32>,
+    level: usize,
+    topic: usize,
+) -> Outcome<()> {
+    if text.len() > PROPERTIES_BYTES_MAX {
+        return Err(Stop::Slow);
     }
+    let py = burst.writing.py;
+    let stored = levels.schedule(shared, py)?;
+    hashes.clear();
+    shared.hash(stored, &read_properties(text, &NameSet::new([])), hashes);
+    let due_ms = burst.writing.now_ms + levels.delay_ms(level);
+    let message = Message {
+        body: record.body,
+        properties: text,
+        tag_code: due_ms,
+        flag: record.flag.into(),
+        sys_flag: record.sys_flag.into(),
+        born_timestamp: record.born_timestamp.into(),
+        reconsume_times: i64::from(record.reconsume_times) + 1,
+        prepared_offset: 0,
+    };
+    let queue = levels.level_queue(shared, py, stored, level)?;
+    // The message keeps the host that it was sent from.
+    let consumer = std::mem::replace(&mut burst.writing.born_host, record.born_host.to_vec());
+    let appended = shared.appender.append(&mut burst.writing, stored, queue, &message, hashes);
+    burst.writing.born_host = consumer;
+    let placed = appended?;
+    shared.appender.count_for(stored, topic, placed.size);
+    levels.tell_level(burst, level, placed.queue_offset, due_ms)
+}
 
-    /// Broker, queue and offset that a message had before its first retry.
-    fn position_of(&self, record: &Record<'_>) -> Vec<u8> {
-        let mut text = self.broker_name().to_vec();
-        text.push(b'/');
-        write_decimal(&mut text, record.queue_id.into());
-        text.push(b'@');
-        write_decimal(&mut text, record.queue_offset);
-        text
-    }
+/// Broker, queue and offset that a message had before its first retry.
+fn position_of(broker_name: &[u8], record: &Record<'_>) -> Vec<u8> {
+    let mut text = broker_name.to_vec();
+    text.push(b'/');
+    write_decimal(&mut text, record.queue_id.into());
+    text.push(b'@');
+    write_decimal(&mut text, record.queue_offset);
+    text
 }
 
 impl Asked {

@@ -23,12 +23,13 @@ ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 # The package that brings a module, where the names differ.
-BRINGS = {"yaml": "pyyaml", "google": "protobuf"}
+BRINGS = {"yaml": "pyyaml", "google": "protobuf", "prometheus_client": "prometheus-client"}
 # What servers load only when it is there, by the extra that brings it.
 WANTED_BY_SERVERS = {
     "uvloop": "fast",
     "cryptography": "tls",
     "aiohttp": "metrics",
+    "prometheus_client": "metrics",
     "rocksdict": "acl",
     "yaml": "acl",
     "h2": "grpc",
