@@ -42,7 +42,7 @@ async def test_a_proxy_exports_metrics_and_health() -> None:
                 request = pb.QueryRouteRequest(topic=pb.Resource(name="orders"))
                 assert (await client("QueryRoute", request)).status.code == pb.OK
                 text = await page(proxy, "/metrics")
-            labels = 'node_type="proxy",node_id="p1"'
+            labels = 'node_id="p1",node_type="proxy"'
             assert f"aerobee_grpc_connections{{{labels}}} 1" in text
             assert f'aerobee_grpc_calls_total{{{labels},rpc="QueryRoute",status="OK"}} 1' in text
             assert f"aerobee_proxy_waiting_renewals{{{labels}}} 0" in text
