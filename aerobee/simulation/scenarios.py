@@ -8,33 +8,36 @@ sweeps the window. At its end the runner repairs the remaining faults and applie
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import random
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from aerobee.broker.replication.auto_switch_mode import AutoSwitchMode
-from aerobee.errors import AerobeeError
-from aerobee.ha.stream.sync_state_set import SyncStateSet
 from aerobee.simulation.broken import Broken, Checker
 from aerobee.simulation.change_of_master import ChangeOfMaster
 from aerobee.simulation.churn import Churn
 from aerobee.simulation.cluster import Cluster
 from aerobee.simulation.feature_scenarios import features_under_faults
-from aerobee.simulation.features import MEMBERS
 from aerobee.simulation.names import BROKER_PORT, NAME, PORT_STEP
 from aerobee.simulation.node import Node, Settings
+from aerobee.simulation.pop_scenarios import down_after_pops, popped_and_cut, synced_late
+from aerobee.simulation.scenario_steps import (
+    FINE_S,
+    LONG_S,
+    find_master,
+    full_set,
+    kill,
+    leading_controller,
+    other_brokers,
+    set_of,
+    start,
+)
 from aerobee.simulation.schedule_scenarios import schedules_over_changes
 from aerobee.simulation.traffic import Kind, Traffic, Way
 
 Script = Callable[[Cluster, random.Random], Coroutine[Any, Any, None]]
-LONG_S = 60.0
-FINE_S = 0.001
-RETRY_S = 1.0
 TURNS = 4  # changes of master
-ACKNOWLEDGED_FIRST = 4  # messages that all replicas have before the first fault
 
 
 PLAIN = Settings()
@@ -50,67 +53,12 @@ class Scenario:
     settings: Settings = PLAIN
 
 
-async def _master(cluster: Cluster) -> Node:
-    await cluster.until(lambda: cluster.master() is not None, LONG_S, "no master")
-    node = cluster.master()
-    assert node is not None
-    return node
-
-
-def _set_of(node: Node) -> SyncStateSet | None:
-    if node.process is None:
-        return None
-    mode = node.process.replication.mode
-    assert isinstance(mode, AutoSwitchMode)
-    return mode.sync_state_set
-
-
-async def _full_set(cluster: Cluster) -> Node:
-    """The master, when all replicas are in sync."""
-
-    def is_full() -> bool:
-        node = cluster.master()
-        found = _set_of(node) if node is not None else None
-        return (
-            found is not None
-            and len(found.counted) == len(cluster.brokers) == len(found.members)
-            and sum(each.offset >= 0 for each in cluster.clients.sent) >= ACKNOWLEDGED_FIRST
-        )
-
-    await cluster.until(is_full, LONG_S, "the replicas were never in sync", step_s=0.02)
-    return await _master(cluster)
-
-
-def _others(cluster: Cluster, *nodes: Node) -> list[Node]:
-    return [node for node in cluster.brokers if node not in nodes]
-
-
-def _leading_controller(cluster: Cluster) -> Node | None:
-    for node in cluster.controllers:
-        if node.process is not None and node.process.is_leading:
-            return node
-    return None
-
-
-async def _start(cluster: Cluster, *nodes: Node) -> None:
-    for node in nodes:
-        while node.process is None:
-            try:
-                await cluster.start_node(node)
-            except (AerobeeError, OSError):
-                await cluster.clock.sleep(RETRY_S)
-
-
-async def _kill(cluster: Cluster, *nodes: Node, power: bool = False) -> None:
-    await asyncio.gather(*(cluster.kill(node, power=power) for node in nodes))
-
-
 async def _one_leaves(cluster: Cluster, rng: random.Random, master: Node) -> Node:
     """A replica dies and leaves the in-sync set."""
-    node = rng.choice(_others(cluster, master))
-    await _kill(cluster, node)
+    node = rng.choice(other_brokers(cluster, master))
+    await kill(cluster, node)
     await cluster.until(
-        lambda: (found := _set_of(master)) is not None and len(found.counted) == 2,
+        lambda: (found := set_of(master)) is not None and len(found.counted) == 2,
         LONG_S,
         "the set never shrank",
     )
@@ -118,12 +66,12 @@ async def _one_leaves(cluster: Cluster, rng: random.Random, master: Node) -> Nod
 
 
 async def _set_grows_early(cluster: Cluster, rng: random.Random) -> None:
-    master = await _full_set(cluster)
+    master = await full_set(cluster)
     back = await _one_leaves(cluster, rng, master)
-    await _start(cluster, back)
+    await start(cluster, back)
 
     def is_in() -> bool:
-        leader = _leading_controller(cluster)
+        leader = leading_controller(cluster)
         return leader is not None and len(leader.process.state.groups[NAME].in_sync) == len(cluster.brokers)
 
     await cluster.until(is_in, LONG_S, "the replica never came back into the set", step_s=FINE_S)
@@ -132,22 +80,22 @@ async def _set_grows_early(cluster: Cluster, rng: random.Random) -> None:
     cluster.cut(master, back)
     cluster.story.tell(f"{back.host.name} is in the set again; {master.host.name} does not hear of it")
     await cluster.clock.sleep(rng.uniform(0.3, 1.5))
-    await _kill(cluster, *_others(cluster, back))
+    await kill(cluster, *other_brokers(cluster, back))
     cluster.open_all()
     await cluster.clock.sleep(rng.uniform(12.0, 15.0))
-    await _start(cluster, *cluster.brokers)
+    await start(cluster, *cluster.brokers)
 
 
 async def _batches_before_their_topic(cluster: Cluster, rng: random.Random) -> None:
     """A slave with an empty disk copies a log with batches before it has the settings of their topic."""
-    await _full_set(cluster)
+    await full_set(cluster)
     for _ in range(2):
         await Churn(cluster, random.Random(rng.getrandbits(64))).new_replica()
 
 
 async def _masters_by_turns(cluster: Cluster, rng: random.Random) -> None:
     """State files next to the log after the masters A, B, A, B."""
-    await _full_set(cluster)
+    await full_set(cluster)
     for _ in range(TURNS):
         _, change = ChangeOfMaster(cluster, random.Random(rng.getrandbits(64))).chosen()
         await change()
@@ -158,81 +106,44 @@ async def _cut_and_again(cluster: Cluster, rng: random.Random) -> None:
     """A master pops and decides alone, and hangs until another one leads. It leads again as soon as its log was cut, before it
     copied the tables of the other one.
     """
-    master = await _full_set(cluster)
-    for node in _others(cluster, master):
+    master = await full_set(cluster)
+    for node in other_brokers(cluster, master):
         cluster.cut(master, node)
     await cluster.clock.sleep(rng.uniform(1.0, 4.0))
     cluster.pause(master)
 
     def leading() -> list[Node]:
-        return [node for node in _others(cluster, master) if node.process.role.takes_writes]
+        return [node for node in other_brokers(cluster, master) if node.process.role.takes_writes]
 
     await cluster.until(lambda: bool(leading()), LONG_S, "no other broker became master")
     cluster.open_all()
     cluster.network.hang_at(master.host.name, BROKER_PORT + PORT_STEP * leading()[0].index)
     cluster.resume(master)
-    await _full_set(cluster)
-    leader = _leading_controller(cluster)
+    await full_set(cluster)
+    leader = leading_controller(cluster)
     if leader is not None:
         await cluster.elect(leader, master)
     await cluster.clock.sleep(rng.uniform(0.5, 1.0))
     cluster.network.hang_at("", 0)
 
 
-async def _popped_and_cut(cluster: Cluster, rng: random.Random) -> None:
-    """A master that was a slave before pops messages while its log reaches no replica. The next master gets its tables before
-    any member pops there.
-    """
-    leader = _leading_controller(cluster)
-    first = await _full_set(cluster)
-    if leader is not None:
-        await cluster.clock.sleep(rng.uniform(1.0, 2.0))
-        await cluster.elect(leader, rng.choice(_others(cluster, first)))
-    await cluster.clock.sleep(rng.uniform(1.0, 2.0))
-    master = await _full_set(cluster)
-    members = [f"popper-{number}" for number in range(MEMBERS)]
-    for member in members:  # messages wait in the queues, at all replicas
-        cluster.network.cut(member, master.host.name)
-    await cluster.clock.sleep(rng.uniform(4.0, 8.0))
-    for node in _others(cluster, master):
-        cluster.cut(master, node)
-        for member in members:
-            cluster.network.cut(member, node.host.name)
-    for member in members:  # they never get the answer to what they ask now
-        cluster.network.cut(master.host.name, member)
-        cluster.network.uncut(member, master.host.name)
-    await cluster.clock.sleep(rng.uniform(0.3, 0.8))
-    cluster.pause(master)
-    await cluster.until(
-        lambda: any(node.process.role.takes_writes for node in _others(cluster, master)),
-        LONG_S,
-        "no other broker became master",
-    )
-    for node in _others(cluster, master):
-        cluster.network.uncut(master.host.name, node.host.name)
-    cluster.resume(master)
-    await _full_set(cluster)
-    await cluster.clock.sleep(rng.uniform(2.0, 3.0))
-    cluster.open_all()
-
-
 async def _shared_queue_offsets(cluster: Cluster, rng: random.Random) -> None:
-    master = await _full_set(cluster)
-    for node in _others(cluster, master):
+    master = await full_set(cluster)
+    for node in other_brokers(cluster, master):
         cluster.cut(master, node)
     await cluster.clock.sleep(rng.uniform(0.5, 1.5))
-    controller = _leading_controller(cluster)
-    await _kill(cluster, *cluster.brokers, *([controller] if controller is not None else []))
+    controller = leading_controller(cluster)
+    await kill(cluster, *cluster.brokers, *([controller] if controller is not None else []))
     cluster.open_all()
-    await _start(cluster, master, *([controller] if controller is not None else []))
+    await start(cluster, master, *([controller] if controller is not None else []))
     await cluster.until(lambda: cluster.master() is master, LONG_S, "the old master never leads again")
-    await _start(cluster, *cluster.brokers)
+    await start(cluster, *cluster.brokers)
     await cluster.clock.sleep(rng.uniform(2.0, 4.0))
 
 
 async def _two_masters(cluster: Cluster, rng: random.Random) -> None:
-    master = await _full_set(cluster)
-    controller = _leading_controller(cluster)
+    master = await full_set(cluster)
+    controller = leading_controller(cluster)
     inside = [master, *(node for node in cluster.controllers if node is controller)][: rng.choice((1, 2))]
     for one in inside:
         for other in (*cluster.brokers, *cluster.controllers):
@@ -241,7 +152,7 @@ async def _two_masters(cluster: Cluster, rng: random.Random) -> None:
                 cluster.cut(other, one)
     cluster.story.tell(f"{', '.join(node.host.name for node in inside)} are alone with the clients")
     await cluster.until(
-        lambda: any(node.process.role.takes_writes for node in _others(cluster, master)),
+        lambda: any(node.process.role.takes_writes for node in other_brokers(cluster, master)),
         LONG_S,
         "no other broker became master",
     )
@@ -249,8 +160,8 @@ async def _two_masters(cluster: Cluster, rng: random.Random) -> None:
 
 
 async def _elected_by_hand(cluster: Cluster, rng: random.Random) -> None:
-    master = await _full_set(cluster)
-    leader = _leading_controller(cluster)
+    master = await full_set(cluster)
+    leader = leading_controller(cluster)
     if leader is None:
         return
     for controller in cluster.controllers:
@@ -258,7 +169,7 @@ async def _elected_by_hand(cluster: Cluster, rng: random.Random) -> None:
         cluster.cut(master, controller)
     cluster.story.tell(f"{master.host.name}, the master, and the controllers do not reach each other")
     await cluster.clock.sleep(rng.uniform(0.0, 0.2))
-    chosen = rng.choice(_others(cluster, master))
+    chosen = rng.choice(other_brokers(cluster, master))
     cluster.story.tell(f"an operator makes {chosen.host.name} master")
     await cluster.elect(leader, chosen)
     await cluster.until(
@@ -268,35 +179,35 @@ async def _elected_by_hand(cluster: Cluster, rng: random.Random) -> None:
 
 
 async def _confirm_of_another_epoch(cluster: Cluster, rng: random.Random) -> None:
-    master = await _full_set(cluster)
-    for node in _others(cluster, master):
+    master = await full_set(cluster)
+    for node in other_brokers(cluster, master):
         cluster.cut(master, node)
     await cluster.clock.sleep(rng.uniform(0.5, 1.5))
-    await _kill(cluster, master)
-    second = await _master(cluster)
-    for node in _others(cluster, master, second):
-        await _kill(cluster, node)
+    await kill(cluster, master)
+    second = await find_master(cluster)
+    for node in other_brokers(cluster, master, second):
+        await kill(cluster, node)
     cluster.open_all()
-    await _start(cluster, master)
+    await start(cluster, master)
     await cluster.until(
-        lambda: (found := _set_of(second)) is not None and len(found.members) == 2,
+        lambda: (found := set_of(second)) is not None and len(found.members) == 2,
         LONG_S,
         "the old master never follows",
         step_s=0.02,
     )
-    await _kill(cluster, second)
+    await kill(cluster, second)
     await cluster.until(
         lambda: cluster.master() is master, LONG_S, "the old master never leads again", step_s=0.02
     )
     cluster.watch.look()
     await cluster.clock.sleep(rng.uniform(0.1, 1.0))
-    await _start(cluster, *cluster.brokers)
+    await start(cluster, *cluster.brokers)
 
 
 async def _wrong_controller(cluster: Cluster, rng: random.Random) -> None:
-    await _full_set(cluster)
+    await full_set(cluster)
     for _ in range(2):
-        leader = _leading_controller(cluster)
+        leader = leading_controller(cluster)
         for controller in cluster.controllers if leader is None else [leader]:
             cluster.network.isolate(controller.host.name)
             cluster.story.tell(f"{controller.host.name} is cut off")
@@ -304,17 +215,17 @@ async def _wrong_controller(cluster: Cluster, rng: random.Random) -> None:
             cluster.network.rejoin(controller.host.name)
             cluster.story.tell(f"{controller.host.name} is reachable again")
             await cluster.clock.sleep(rng.uniform(0.1, 1.0))
-    await _kill(cluster, await _master(cluster))
-    await _master(cluster)
+    await kill(cluster, await find_master(cluster))
+    await find_master(cluster)
 
 
 async def _bad_disk(cluster: Cluster, rng: random.Random) -> None:
-    master = await _full_set(cluster)
+    master = await full_set(cluster)
     calls = rng.choice((("sync",), ("sync", "create", "reserve", "replace")))
     master.host.disk.fail = lambda call, path: errno.EIO if call in calls else 0
     cluster.story.tell(f"the disk of {master.host.name}, the master, fails ({', '.join(calls)}) and stays so")
     await cluster.until(
-        lambda: any(node.process.role.takes_writes for node in _others(cluster, master)),
+        lambda: any(node.process.role.takes_writes for node in other_brokers(cluster, master)),
         LONG_S,
         "a master whose disk fails stays master",
     )
@@ -325,37 +236,37 @@ async def _bad_disk(cluster: Cluster, rng: random.Random) -> None:
         "nothing is acknowledged while a replica's disk is bad",
     )
     master.host.disk.fail = lambda call, path: 0
-    await _kill(cluster, master)
+    await kill(cluster, master)
 
 
 async def _unreplicated_master(cluster: Cluster, rng: random.Random) -> None:
-    master = await _full_set(cluster)
-    for node in _others(cluster, master):
+    master = await full_set(cluster)
+    for node in other_brokers(cluster, master):
         cluster.cut(master, node)
     cluster.story.tell(f"nothing gets from {master.host.name}, the master, to the other brokers")
     await cluster.clock.sleep(rng.uniform(0.3, 1.5))
-    await _kill(cluster, master)
+    await kill(cluster, master)
     cluster.open_all()
-    await _master(cluster)
+    await find_master(cluster)
     await cluster.clock.sleep(rng.uniform(0.3, 1.0))
-    await _start(cluster, master)
+    await start(cluster, master)
 
 
 async def _left_behind(cluster: Cluster, rng: random.Random) -> None:
-    master = await _full_set(cluster)
+    master = await full_set(cluster)
     behind = await _one_leaves(cluster, rng, master)
     await cluster.clock.sleep(rng.uniform(0.5, 2.0))
-    await _kill(cluster, *_others(cluster, behind))
-    await _start(cluster, behind)
+    await kill(cluster, *other_brokers(cluster, behind))
+    await start(cluster, behind)
     await cluster.clock.sleep(rng.uniform(8.0, 14.0))
-    await _start(cluster, *cluster.brokers)
+    await start(cluster, *cluster.brokers)
 
 
 async def _slow_to_join(cluster: Cluster, rng: random.Random) -> None:
-    master = await _full_set(cluster)
+    master = await full_set(cluster)
     behind = await _one_leaves(cluster, rng, master)
     await cluster.clock.sleep(rng.uniform(0.5, 2.0))
-    await _start(cluster, behind)
+    await start(cluster, behind)
     await cluster.until(
         lambda: len(master.process.replication.mode.replicas()) == 2,
         LONG_S,
@@ -364,14 +275,14 @@ async def _slow_to_join(cluster: Cluster, rng: random.Random) -> None:
     )
     cluster.cut(master, behind)  # the bytes that it lacks are in flight
     await cluster.clock.sleep(rng.uniform(0.5, 2.0))
-    await _kill(cluster, *_others(cluster, behind))
+    await kill(cluster, *other_brokers(cluster, behind))
     cluster.open_all()
     await cluster.clock.sleep(rng.uniform(12.0, 15.0))
-    await _start(cluster, *cluster.brokers)
+    await start(cluster, *cluster.brokers)
 
 
 async def _power_of_all(cluster: Cluster, rng: random.Random) -> None:
-    master = await _full_set(cluster)
+    master = await full_set(cluster)
     for node in cluster.brokers:
         node.host.executor.delay_s = rng.uniform(0.05, 0.3)
     await cluster.clock.sleep(rng.uniform(0.5, 2.0))
@@ -382,14 +293,14 @@ async def _power_of_all(cluster: Cluster, rng: random.Random) -> None:
         step_s=FINE_S,
     )
     await cluster.clock.sleep(rng.uniform(0.0, 0.1))  # while the disks sync the newest records
-    await _kill(cluster, *cluster.brokers, power=True)
+    await kill(cluster, *cluster.brokers, power=True)
     for node in cluster.brokers:
         node.host.executor.delay_s = 0.0
-    await _start(cluster, *cluster.brokers)
+    await start(cluster, *cluster.brokers)
 
 
 async def _rolling_restart(cluster: Cluster, rng: random.Random) -> None:
-    await _full_set(cluster)
+    await full_set(cluster)
     for node in (
         *cluster.nameservers,
         *cluster.controllers,
@@ -397,13 +308,13 @@ async def _rolling_restart(cluster: Cluster, rng: random.Random) -> None:
     ):
         await cluster.end(node)
         await cluster.clock.sleep(rng.uniform(0.1, 2.0))
-        await _start(cluster, node)
+        await start(cluster, node)
         if node in cluster.brokers:
-            await _full_set(cluster)
+            await full_set(cluster)
 
 
 async def _clocks_are_set(cluster: Cluster, rng: random.Random) -> None:
-    await _full_set(cluster)
+    await full_set(cluster)
     for _ in range(6):
         node = rng.choice(cluster.nodes)
         node.host.clock.wall_offset_ms = rng.randint(-3_600_000, 3_600_000)
@@ -413,12 +324,12 @@ async def _clocks_are_set(cluster: Cluster, rng: random.Random) -> None:
             f"{node.host.clock.rate:.4f} times as fast"
         )
         await cluster.clock.sleep(rng.uniform(0.2, 3.0))
-    await _kill(cluster, await _master(cluster))
-    await _master(cluster)
+    await kill(cluster, await find_master(cluster))
+    await find_master(cluster)
 
 
 async def _hanging_connections(cluster: Cluster, rng: random.Random) -> None:
-    await _full_set(cluster)
+    await full_set(cluster)
     for _ in range(4):
         one, other = rng.sample(cluster.nodes, 2)
         cluster.network.hang(one.host.name, other.host.name)
@@ -427,16 +338,16 @@ async def _hanging_connections(cluster: Cluster, rng: random.Random) -> None:
 
 
 async def _full_disk(cluster: Cluster, rng: random.Random) -> None:
-    master = await _full_set(cluster)
-    node = rng.choice((master, rng.choice(_others(cluster, master))))
+    master = await full_set(cluster)
+    node = rng.choice((master, rng.choice(other_brokers(cluster, master))))
     disk = node.host.disk
     before, disk.total_bytes = disk.total_bytes, disk.used_bytes
     cluster.story.tell(f"the disk of {node.host.name} is full")
     await cluster.clock.sleep(rng.uniform(5.0, 20.0))
     disk.total_bytes = before
     cluster.story.tell(f"there is room on the disk of {node.host.name}")
-    await _kill(cluster, node)
-    await _start(cluster, node)
+    await kill(cluster, node)
+    await start(cluster, node)
 
 
 _ALL = (
@@ -472,8 +383,22 @@ _ALL = (
     Scenario(
         "popped-and-cut",
         "a deposed master gave back the offsets of what it had popped alone, and the group skipped it",
-        _popped_and_cut,
+        popped_and_cut,
         Settings(features=True),
+    ),
+    Scenario(
+        "down-after-pops",
+        "a restarted broker read its log as far as the last run had confirmed it, and took it for read when it was elected: what was "
+        "acknowledged behind that was handed out again",
+        down_after_pops,
+        Settings(features=True),
+    ),
+    Scenario(
+        "synced-late",
+        "an elected broker read what was popped in its log as far as the disk had synced it: what a member popped and acknowledged "
+        "there came again",
+        synced_late,
+        Settings(features=True, sync_disk=True),
     ),
     Scenario(
         "grpc-clients",

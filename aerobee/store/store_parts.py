@@ -209,6 +209,10 @@ class StoreParts:
         """As StoreReads.read_record."""
         return self.reads.read_record(physical_offset)
 
+    def stored_record(self, physical_offset: int) -> bytes | None:
+        """As StoreReads.stored_record."""
+        return self.reads.stored_record(physical_offset)
+
     async def read_record_cold(self, physical_offset: int) -> bytes | None:
         """As StoreReads.read_record_cold."""
         return await self.reads.read_record_cold(physical_offset)

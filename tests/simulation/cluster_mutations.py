@@ -18,6 +18,7 @@ from typing import Any
 from unittest import mock
 
 from aerobee.broker.assembly import broker
+from aerobee.broker.assembly.leading import Leading
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.delay.schedule import Schedule
 from aerobee.broker.fastpath.choice import BackendChoice, choose_backend
@@ -169,6 +170,18 @@ def _queues_have_the_kind_of_their_topic() -> Any:
 def _begins_nothing(window: DuplicateWindow, end: int) -> bool:
     """Keys are read at the process's start only."""
     return False
+
+
+_load_pops, _take_over = Pop.load, Leading._take_over
+
+
+def _counts_all_as_read(feature: Pop) -> None:
+    _load_pops(feature)
+    feature._known_to = feature._parts.store.log.end
+
+
+async def _reads_what_is_readable(leading: Leading, log_end: int) -> None:
+    await _take_over(leading, 0)
 
 
 async def _reads_nothing(_: object) -> None:
@@ -521,6 +534,18 @@ _ALL = (
         _replaced(Pop, "_read_back", _reads_nothing),
         "masters-by-turns",
         (Checker.POPPED, Checker.DELIVERED),
+    ),
+    Mutation(
+        "pops_behind_the_confirm_offset_count_as_read",
+        _replaced(Pop, "load", _counts_all_as_read),
+        "down-after-pops",
+        (Checker.POPPED,),
+    ),
+    Mutation(
+        "a_new_master_reads_what_its_disk_has_synced",
+        _replaced(Leading, "_take_over", _reads_what_is_readable),
+        "synced-late",
+        (Checker.POPPED,),
     ),
     Mutation(
         "an_acknowledgement_by_grpc_is_only_answered",

@@ -2,8 +2,8 @@
 retried.
 
     lead_now()  at the start of a master, which has loaded everything
-    lead()      the broker becomes master while it runs: wait until it may answer producers (a lease), then start one
-                feature after the other. The event loop stays free: ordinary messages are served before that, and the
+    lead()      the broker becomes master while it runs: wait until it may answer producers (a lease) and its log is
+                readable as far as it was copied, then start one feature after the other. The event loop stays free: ordinary messages are served before that, and the
                 broker refuses requests for a feature until it has started (unserved.py)
     resign()    the broker is no longer master
 
@@ -46,15 +46,20 @@ class Leading:
         features: Sequence[Feature],
         unserved: UnservedKinds,
         may_answer: Callable[[], bool],
+        log_end: Callable[[], int],
+        readable_end: Callable[[], int],
         hand_over: HandOver | None,
         clock: Clock,
     ) -> None:
-        """`may_answer`: whether this broker is surely the master at this moment. `hand_over` lets the controllers elect
-        another replica; None: there are no controllers."""
+        """`may_answer`: whether this broker is surely the master at this moment. `readable_end`: the physical offset up to which
+        features can read the log, which with sync flush is behind `log_end` while the disk syncs what was copied last. `hand_over`
+        lets the controllers elect another replica; None: there are no controllers."""
         self.leads = False
         self._features = tuple(features)
         self._unserved = unserved
         self._may_answer = may_answer
+        self._log_end = log_end
+        self._readable_end = readable_end
         self._hand_over = hand_over
         self._clock = clock
         self._task: asyncio.Task[None] | None = None
@@ -93,7 +98,7 @@ class Leading:
         self.leads = True
         self._started.clear()
         self._unserved.put([feature.name for feature in self._features], STARTING)
-        self._task = asyncio.create_task(self._take_over(), name="take-over")
+        self._task = asyncio.create_task(self._take_over(self._log_end()), name="take-over")
 
     def log_cut(self, log_offset: int) -> None:
         """This slave's log was truncated."""
@@ -121,8 +126,9 @@ class Leading:
         if task is not None:
             task.cancel()
 
-    async def _take_over(self) -> None:
-        while not self._may_answer():
+    async def _take_over(self, log_end: int) -> None:
+        # What the last master wrote below `log_end` would be in no feature's state if it became readable after they read the log.
+        while not self._may_answer() or self._readable_end() < log_end:
             await self._clock.sleep(LEASE_LOOK_S)
         for feature in self._features:
             _tried(feature.stop, feature.name)  # following the log ends here

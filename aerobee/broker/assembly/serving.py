@@ -179,10 +179,13 @@ class Serving:
 
     def _make_leading(self) -> Leading:
         agent = None if self.controllers is None else self.controllers.agent
+        store = self._base.store
         leading = Leading(
             features=self.features,
             unserved=self._base.unserved,
             may_answer=lambda: agent is None or agent.mode.may_answer(),
+            log_end=lambda: store.log.end,
+            readable_end=lambda: store.readable_offset,
             hand_over=None if agent is None else agent.hand_over,
             clock=self._base.clock,
         )

@@ -285,7 +285,8 @@ class Pop(Feature):
                 self.engine.orders.load(tree)
             except MalformedFrame as error:
                 raise StoreError(f"config/{ORDER_FILE} is not a table of ordered pops: {error}") from error
-        self._known_to = self._parts.store.log.end
+        # Of a broker with controllers it reads what was confirmed when the last run ended, not what lies behind it.
+        self._known_to = self._parts.store.readable_offset
         recover_pops(
             self._parts.store,
             revive_topic=self._log.topic,
@@ -300,7 +301,7 @@ class Pop(Feature):
     async def _read_back(self) -> None:
         store, offsets = self._parts.store, self._parts.offsets
         if store.log.end == self._known_to:
-            return  # no write since load(): a restarted broker that leads as before
+            return  # load() has read all of it: a restarted broker that leads as before
         self._forget()
         self.reviver.forget(offsets.log_end)
         for piece in recovering_pops(

@@ -85,7 +85,7 @@ class AfterCut:
             offsets=self._offsets,
             levels=self._schedule.offsets,
             revivals=CutRevivals(store, self._offsets, self._revive_topic),
-            read_record=store.read_record,
+            read_record=store.stored_record,
             disk=self._disk,
             directory=os.path.join(store.config.store_path_root_dir, CUT_DIRECTORY),
         )

@@ -85,13 +85,22 @@ class StoreReads:
 
     def read_record(self, physical_offset: int) -> bytes | None:
         """The whole record that starts there, or None when none does (or it is not readable yet)."""
-        log, readable = self._log, self._durability.readable_offset
-        if not log.min_offset <= physical_offset < readable:
+        return self._record(physical_offset, self._durability.readable_offset)
+
+    def stored_record(self, physical_offset: int) -> bytes | None:
+        """As read_record, also of what is not readable yet, for a broker that takes up its own state again: after a restart in
+        controller mode the readable offset is that of the last checkpoint."""
+        return self._record(physical_offset, self._log.end)
+
+    def _record(self, physical_offset: int, end: int) -> bytes | None:
+        """The record that starts there, if it ends at or before `end`."""
+        log = self._log
+        if not log.min_offset <= physical_offset < end:
             return None
         if self._reader.record_time(physical_offset) < 0:
             return None
         size = int.from_bytes(log.read(physical_offset, 4), "big")
-        if physical_offset + size > readable:
+        if physical_offset + size > end:
             return None
         record = log.read(physical_offset, size)
         return record if len(record) == size else None

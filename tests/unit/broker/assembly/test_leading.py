@@ -52,12 +52,15 @@ class Broker:
         self.unserved = UnservedKinds()
         self.timer, self.pop, self.other = Part("timer"), Part("pop", needs=("timer",)), Part("other")
         self.has_lease = True
+        self.log_end = self.readable_end = 100
         self.handed_over: list[str] = []
         self.can_hand_over = True
         self.leading = Leading(
             features=(self.timer, self.pop, self.other),
             unserved=self.unserved,
             may_answer=lambda: self.has_lease,
+            log_end=lambda: self.log_end,
+            readable_end=lambda: self.readable_end,
             hand_over=self.hand_over,
             clock=self.clock,
         )
@@ -87,6 +90,19 @@ async def test_nothing_is_read_before_there_is_a_lease(broker: Broker) -> None:
     assert broker.timer.calls == []
     assert broker.unserved.reasons == dict.fromkeys(("timer", "pop", "other"), STARTING)
     broker.has_lease = True
+    await broker.run(0.1)
+    assert broker.timer.calls == ["stop", "take over", "start"]
+    assert broker.unserved.reasons == {}
+
+
+async def test_nothing_is_read_before_the_copied_log_is_readable(broker: Broker) -> None:
+    broker.readable_end = 99
+    broker.leading.lead()
+    broker.log_end = 300  # what this master stores itself is no matter
+    await broker.run(5)
+    assert broker.timer.calls == []
+    assert broker.unserved.reasons == dict.fromkeys(("timer", "pop", "other"), STARTING)
+    broker.readable_end = 100
     await broker.run(0.1)
     assert broker.timer.calls == ["stop", "take over", "start"]
     assert broker.unserved.reasons == {}
