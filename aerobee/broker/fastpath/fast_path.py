@@ -53,7 +53,7 @@ from aerobee.broker.state.queue_mappings import QueueMappings
 from aerobee.broker.state.role import RoleState
 from aerobee.broker.state.topic_table import TopicTable
 from aerobee.clock import Clock, SystemClock
-from aerobee.message import pack_host
+from aerobee.message import RETRY_TOPIC_BYTES_MAX, pack_host
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.codes import ResponseCode
 from aerobee.remoting.command import boolean_text
@@ -556,9 +556,10 @@ class FastPath:
         config = self._topics.get(name)
         context = self._topic_context()
         if config is None or any(row.holds(config, context) for row in TOPICS):
-            if len(self._ineligible) >= INELIGIBLE_MAX:
-                self._ineligible.clear()
-            self._ineligible.add(name)
+            if len(name) <= RETRY_TOPIC_BYTES_MAX:  # a frame may name a topic with 200,000 characters
+                if len(self._ineligible) >= INELIGIBLE_MAX:
+                    self._ineligible.clear()
+                self._ineligible.add(name)
             return None
         return config
 

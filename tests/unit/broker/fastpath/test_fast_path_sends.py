@@ -252,6 +252,15 @@ def test_any_bytes_are_left_or_served_but_never_raise(sending: Sending) -> None:
     sending.stored()
 
 
+def test_names_that_no_topic_can_have_are_not_kept(sending: Sending) -> None:
+    connection = FakePeer()
+    for number in range(20):
+        frame = send_frame(b="x" * 200_000 + str(number))
+        assert sending.fast_path.burst(connection, frame, 0) == 0  # type: ignore[arg-type]
+    assert sending.fast_path.burst(connection, send_frame(b="TopicUnknown"), 0) == 0  # type: ignore[arg-type]
+    assert sending.fast_path._ineligible == {"TopicUnknown"}
+
+
 def test_oneway_sends_are_stored_and_not_answered(sending: Sending) -> None:
     connection = FakePeer()
     sending.fast_path.burst(connection, send_frame(flag=FLAG_ONEWAY), 0)  # type: ignore[arg-type]
