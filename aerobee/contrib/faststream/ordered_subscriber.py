@@ -81,6 +81,7 @@ class OrderedSubscriber(AerobeeSubscriber):
                 cached_count_max=delivery.prefetch_count,
                 pull_batch_count=min(delivery.prefetch_count, 1024),
                 retry_count_max=-1 if retries is None else retries,
+                drain_s=config.graceful_timeout or ConsumerConfig().drain_s,
             ),
             client=config.client,
         )
@@ -90,25 +91,17 @@ class OrderedSubscriber(AerobeeSubscriber):
         await self._consumer.start()
 
     async def _halt(self) -> None:
-        if self._consumer is not None and self.calls:
-            self._consumer.pause()
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            # Begun here: from now on the consumer calls no handler. What it has pulled would else fail without one, as a try
+            # of the group, while running handlers are waited for.
+            self._closing = asyncio.create_task(consumer.close(), name="ordered-close")
+            await asyncio.sleep(0)
 
     async def _close(self) -> None:
-        consumer, self._consumer = self._consumer, None
-        if consumer is None:
-            return
-        if asyncio.current_task() in self._handling:
-            # StopConsume stops the subscriber inside its handler, and close() waits for handlers.
-            self._closing = asyncio.create_task(consumer.close(), name="ordered-close")
-            return
-        await consumer.close()
-
-    async def stop(self) -> None:
-        """See AerobeeSubscriber.stop()."""
-        closing, self._closing = self._closing, None
-        if closing is not None:
-            await closing
-        await super().stop()
+        # StopConsume stops the subscriber inside its handler, and close() waits for handlers.
+        if self._closing is not None and asyncio.current_task() not in self._handling:
+            await self._closing
 
     async def _handle(self, message: ReceivedMessage) -> None:
         if self.tag.path(message.tag) is None:

@@ -189,6 +189,47 @@ async def test_stop_finishes_what_runs_and_returns_the_rest(cluster: LocalCluste
     assert dead_letter_count(cluster, "stop") == 0
 
 
+async def test_stop_gives_no_ordered_message_a_try_without_its_handler(cluster: LocalCluster) -> None:
+    """Messages that were pulled before stop() stay behind their queue's handler, while that of another queue is slow."""
+    gates, seen, ended = (asyncio.Event(), asyncio.Event()), [], []
+
+    def broker_of(name: str) -> AerobeeBroker:
+        broker = AerobeeBroker(cluster.nameserver_address, queue_count=2)
+
+        @broker.subscriber("calm", ordered=True, max_redeliveries=0, max_workers=2)
+        async def handle(number: int) -> None:
+            seen.append(number)
+            if name == "first":
+                await gates[len(seen) - 1].wait()
+                ended.append(number)
+
+        return broker
+
+    first, second = broker_of("first"), broker_of("second")
+    await first.start()
+    for number in range(20):
+        await first.publish(number, "calm", message_group=str(number))
+    (subscriber,) = first.subscribers
+    consumer = subscriber._consumer  # type: ignore[attr-defined]
+    await wait_until(
+        lambda: len(seen) == 2 and sum(pull.process.count for pull in consumer._pulls.values()) == 20
+    )
+    stopping = asyncio.create_task(first.stop())
+    await wait_until(lambda: not subscriber.running)
+    gates[1].set()
+    await wait_until(lambda: len(ended) == 1)
+    gates[0].set()
+    await stopping
+    assert len(seen) == 2
+    await second.start()
+    try:
+        await wait_until(lambda: len(seen) == 20 or dead_letter_count(cluster, "calm"))
+    finally:
+        await second.stop()
+    assert sorted(seen) == list(range(20))
+    assert dead_letter_count(cluster, "calm") == 0
+
+
 @pytest.mark.parametrize("ordered", [False, True])
 async def test_handler_beyond_graceful_timeout_is_cancelled(cluster: LocalCluster, ordered: bool) -> None:
     seen: list[str] = []
