@@ -5,10 +5,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 
 from aerobee.client.base.tasks import Tasks
+
+log = logging.getLogger(__name__)
 
 AT_ONCE = 64
 WAITING_MAX = 200_000
@@ -30,7 +33,7 @@ class Background:
         return len(self._waiting)
 
     def add(self, work: Work) -> bool:
-        """Run this now or later; False when WAITING_MAX pieces wait already, and it is dropped. `work` raises nothing."""
+        """Run this now or later; False when WAITING_MAX pieces wait already, and it is dropped. An exception of `work` is logged."""
         if len(self._waiting) >= WAITING_MAX:
             return False
         self._waiting.append(work)
@@ -42,6 +45,10 @@ class Background:
     async def _run(self) -> None:
         try:
             while self._waiting:
-                await self._waiting.popleft()()
+                try:
+                    await self._waiting.popleft()()
+                except Exception:
+                    # Boundary of one piece: what waits behind it is done nevertheless.
+                    log.exception("%s failed", self._name)
         finally:
             self.running_count -= 1

@@ -29,7 +29,8 @@ log = logging.getLogger(__name__)
 class Handles:
     """`topic` is where a receipt is valid: the topic, or a lite topic's LMQ.
 
-    All raise RemoteError for a refusal, TransportError and RouteError when the broker does not answer.
+    All raise RemoteError for a refusal, TransportError and RouteError when the broker does not answer, RpcRefused when no broker has the
+    topic.
     """
 
     def __init__(self, cluster: ProxyCluster) -> None:
@@ -79,7 +80,7 @@ class Handles:
         await self._call(RequestCode.CONSUMER_SEND_MSG_BACK, fields, topic, receipt)
         try:
             await self.acknowledge(group, topic, receipt)
-        except AerobeeError as error:
+        except (RpcRefused, AerobeeError) as error:
             # The dead letter is stored; a client repeats what is not OK, and each time would store another.
             log.info(
                 "dead letter %s of %s was not acknowledged after %d tries: %s", receipt, group, tries, error
@@ -91,7 +92,7 @@ class Handles:
         async def come_back() -> None:
             try:
                 await self.change(group, topic, receipt, GIVE_BACK_MS, suspend=True)
-            except AerobeeError as error:
+            except (RpcRefused, AerobeeError) as error:
                 log.info(
                     "message %s of %s comes back when its invisible time ends: %s", receipt, group, error
                 )

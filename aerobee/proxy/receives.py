@@ -260,7 +260,7 @@ class ProxyReceives:
                     )
                 else:
                     kept.append(popped)
-            except AerobeeError as error:
+            except (RpcRefused, AerobeeError) as error:
                 log.info("message %s of %s: %s", popped.receipt, asked.group, error)
         return kept
 

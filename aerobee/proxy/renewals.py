@@ -10,6 +10,7 @@ import logging
 from functools import partial
 
 from aerobee.broker.grpc.receipt_handle import Receipt
+from aerobee.broker.grpc.refusal import RpcRefused
 from aerobee.broker.grpc.renewal_table import Action, Client, RenewalTable, Renewed
 from aerobee.broker.grpc.renewals import RETRY_MS
 from aerobee.client.base.tasks import Tasks
@@ -74,7 +75,7 @@ class ProxyRenewals:
         except RemoteError as error:
             log.info("message %s of %s is not renewed any more: %s", receipt, renewed.group, error)
             self.table.remove(renewed)
-        except AerobeeError as error:
+        except (RpcRefused, AerobeeError) as error:  # RpcRefused: no broker has the topic now
             log.warning("message %s of %s cannot be renewed now: %s", receipt, renewed.group, error)
             self.table.failed(renewed, self._clock.now_ms() + RETRY_MS)
         else:

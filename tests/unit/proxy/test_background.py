@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from aerobee.broker.grpc.receipt_handle import Receipt
+from aerobee.broker.grpc.refusal import RpcRefused
 from aerobee.client.base.tasks import Tasks
 from aerobee.clock import ManualClock
+from aerobee.grpc.proto import messages as pb
 from aerobee.proxy import background
 from aerobee.proxy.background import AT_ONCE, Background
+from aerobee.proxy.handles import Handles
 from aerobee.proxy.renewals import ProxyRenewals
 from aerobee.remoting.body.pop_handle import Handle
 from tests.waiting import wait_until
@@ -74,6 +78,58 @@ async def test_renewals_due_at_once_are_bounded() -> None:
         broker.going.release()
     await wait_until(lambda: not renewals.waiting_count and not broker.running)
     assert (broker.most, broker.changed) == (AT_ONCE, COUNT - 1)
+    await tasks.close()
+
+
+async def test_a_topic_without_a_route_keeps_no_other_renewal_waiting() -> None:
+    """Its message is tried again: the route may come back while the client works."""
+    clock, tasks = ManualClock(), Tasks()
+
+    class Routes(SlowBroker):
+        has_route = False
+        gone = 0
+
+        async def change(self, group: str, topic: str, receipt: Receipt, invisible_ms: int) -> Receipt:
+            if topic == "gone" and not self.has_route:
+                self.gone += 1
+                raise RpcRefused(pb.TOPIC_NOT_FOUND, "no route")
+            return await super().change(group, topic, receipt, invisible_ms)
+
+    broker = Routes()
+    handles: Any = broker
+    renewals = ProxyRenewals(handles, tasks, clock)
+    for offset in range(3 * AT_ONCE):
+        receipt = Receipt(Handle(0, clock.now_ms(), 60_000, 0, "0", "b", 0, offset), 1)
+        renewals.add("g", ("c", ""), "", "gone" if offset < 2 * AT_ONCE else "t", receipt)
+    clock.advance(55)
+    for _ in range(3 * AT_ONCE):
+        broker.going.release()
+    renewals.look()
+    await wait_until(lambda: not renewals.waiting_count and not broker.running)
+    assert (broker.gone, broker.changed) == (2 * AT_ONCE, AT_ONCE)
+    broker.has_route = True
+    clock.advance(3)
+    renewals.look()
+    await wait_until(lambda: broker.changed == 3 * AT_ONCE)
+    await tasks.close()
+
+
+async def test_a_message_that_cannot_be_given_back_keeps_no_other_waiting() -> None:
+    tasks, returned = Tasks(), []
+    cluster: Any = SimpleNamespace(session=SimpleNamespace(tasks=tasks))
+    handles = Handles(cluster)
+
+    async def change(group: str, topic: str, receipt: Receipt, invisible_ms: int, *, suspend: bool) -> None:
+        if topic == "gone":
+            raise RpcRefused(pb.TOPIC_NOT_FOUND, "no route")
+        returned.append(topic)
+
+    handles.change = change  # type: ignore[method-assign, assignment]
+    for number in range(2 * AT_ONCE):
+        handles.give_back("g", "gone", Receipt(Handle(0, 0, 60_000, 0, "0", "b", 0, number), 1))
+    handles.give_back("g", "t", Receipt(Handle(0, 0, 60_000, 0, "0", "b", 0, 0), 1))
+    await wait_until(lambda: not handles.waiting_count)
+    assert returned == ["t"]
     await tasks.close()
 
 
