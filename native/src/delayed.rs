@@ -94,7 +94,9 @@ impl FrameHandler for Delayed {
         self.level_queues.fill(None);
         self.timer_number = None;
         self.timer_queue = None;
-        self.forget_authorizations();
+        if let Some(send_backs) = &mut self.send_backs {
+            send_backs.forget_topics();
+        }
     }
 
     fn forget_authorizations(&mut self) {

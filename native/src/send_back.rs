@@ -22,6 +22,8 @@ use crate::text::{NameSet, read_properties, write_decimal};
 pub struct SendBacks {
     hooks: Py<PyAny>,
     groups: HashMap<Vec<u8>, Group>,
+    /// Numbers of the retry topics by group, also of groups that are looked up again: a number is kept until topics change.
+    topics: HashMap<Vec<u8>, usize>,
     /// Of this burst: group, first topic of the message, how many.
     counts: Vec<(Vec<u8>, Vec<u8>, u64)>,
     record: Vec<u8>,
@@ -66,12 +68,18 @@ struct Asked {
 
 impl SendBacks {
     pub fn new(hooks: Py<PyAny>) -> Self {
-        Self { hooks, groups: HashMap::new(), counts: Vec::new(), record: Vec::new() }
+        Self { hooks, groups: HashMap::new(), topics: HashMap::new(), counts: Vec::new(), record: Vec::new() }
     }
 
-    /// Groups or topics have changed.
+    /// Groups have changed.
     pub fn forget(&mut self) {
         self.groups.clear();
+    }
+
+    /// Topics have changed: every number is void.
+    pub fn forget_topics(&mut self) {
+        self.groups.clear();
+        self.topics.clear();
     }
 
     /// A burst has ended: its send-backs are counted.
@@ -103,7 +111,14 @@ impl SendBacks {
             return Err(Stop::Slow);
         }
         let (config, tries_max): (Bound<'_, PyAny>, i64) = found.extract().map_err(Stop::Fault)?;
-        let topic = shared.appender.add_topic(py, &config)?;
+        let topic = match self.topics.get(name) {
+            Some(topic) => *topic,
+            None => {
+                let topic = shared.appender.add_topic(py, &config)?;
+                self.topics.insert(name.to_vec(), topic);
+                topic
+            }
+        };
         let group = Group { topic, queue_count: shared.appender.topics.list[topic].write_count, tries_max };
         self.groups.insert(name.to_vec(), group);
         Ok(group)

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import random
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -228,6 +229,25 @@ def test_groups_that_change_are_looked_up_again(tmp_path: Path, name: str) -> No
     assert world.burst(data, 0, CONSUMER)[1] == 0  # its retry topic has one queue
     world.topics.put(TopicConfig("%RETRY%group", 2, 2))
     assert world.burst(data, 0, CONSUMER)[1] == len(data)
+    world.close()
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_a_group_that_is_looked_up_again_is_kept_once(tmp_path: Path, name: str) -> None:
+    """Each change of a consumer of any group has all groups looked up again."""
+    world = World(tmp_path, name)
+    result = world.store.append(message("TopicNormal", b"b", b"UNIQ_KEY\x01U\x02"))
+    world.store.burst_done()
+    ext = {"offset": str(result.physical_offset), "group": "group", "delayLevel": "3"}
+    data = encode_frame(RemotingCommand(RequestCode.CONSUMER_SEND_MSG_BACK, ext))
+    topic = world.topics.get("%RETRY%group")
+    assert topic is not None
+    counts = []
+    for _ in range(40):
+        world.fast_path._backend.forget_authorizations()
+        assert world.burst(data, 0, CONSUMER)[1] == len(data)
+        counts.append(sys.getrefcount(topic.topic_name))
+    assert counts[-1] <= counts[0] + 2
     world.close()
 
 
