@@ -308,7 +308,8 @@ class PopQueue:
         delivery.is_busy = True
         try:
             await self._consumer.change_invisible(delivery.message, self._invisible_s)
-            delivery.renew_at_s = time.monotonic() + self._invisible_s / 2
+            if delivery.forget_at_s == math.inf:  # renew_no_more() may have been called meanwhile
+                delivery.renew_at_s = time.monotonic() + self._invisible_s / 2
         except RemoteError as error:
             if error.code == ResponseCode.NO_MESSAGE:
                 delivery.is_lost = True
