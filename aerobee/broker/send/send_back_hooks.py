@@ -58,9 +58,12 @@ class SendBackFastPath:
     ) -> bool:
         """As SendBackHooks."""
         store = self._store
-        return physical_offset + size <= store.durability.readable_offset and store.has_entry(
-            topic, queue_id, queue_offset, physical_offset, size
-        )
+        if physical_offset + size > store.durability.readable_offset:
+            return False
+        try:
+            return store.has_entry(topic, queue_id, queue_offset, physical_offset, size)
+        except OSError:  # the queue's file cannot be opened: the handler answers with the reason
+            return False
 
     def sent_back(self, group: str, topic: str, count: int) -> None:
         """As SendBackHooks."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -248,6 +249,26 @@ def test_a_group_that_is_looked_up_again_is_kept_once(tmp_path: Path, name: str)
         assert world.burst(data, 0, CONSUMER)[1] == len(data)
         counts.append(sys.getrefcount(topic.topic_name))
     assert counts[-1] <= counts[0] + 2
+    world.close()
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_a_queue_file_that_cannot_be_opened_is_the_handlers(tmp_path: Path, name: str) -> None:
+    """Descriptors may be used up for a moment: the consumer gets an error, and keeps its connection."""
+    world = World(tmp_path, name)
+    result = world.store.append(message("TopicNormal", b"b", b"UNIQ_KEY\x01U\x02"))
+    world.store.burst_done()
+    queue: Any = world.store.queues["TopicNormal", 0]
+
+    def entry(offset: int) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    queue.entry = entry
+    ext = {"offset": str(result.physical_offset), "group": "group", "delayLevel": "3"}
+    data = encode_frame(RemotingCommand(RequestCode.CONSUMER_SEND_MSG_BACK, ext))
+    assert world.burst(data, 0, CONSUMER)[1] == 0
+    del queue.entry
+    assert world.burst(data, 0, CONSUMER)[1] == len(data)
     world.close()
 
 
