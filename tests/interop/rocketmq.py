@@ -625,3 +625,13 @@ def by_queue(messages: Iterable[dict[str, Any]]) -> dict[tuple[str, int], list[d
     for message in messages:
         groups.setdefault((message.get("broker") or "", message["queue"]), []).append(message)
     return groups
+
+
+def commit_offset(puller: JavaClient, queue_fields: dict[str, Any], offset: int) -> None:
+    """Commit until the broker says it: RocketMQ's client commits by a one-way request, of which nobody hears that it was lost."""
+
+    def is_committed() -> bool:
+        puller.call("commit", **queue_fields, offset=offset)
+        return bool(puller.call("committed", **queue_fields) == offset)
+
+    wait_for(f"the committed offset {offset} of {queue_fields}", is_committed)

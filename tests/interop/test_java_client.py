@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.interop.java_topics import bodies, make_group, make_topic, numbered
-from tests.interop.rocketmq import Cluster, Driver, DriverError, by_queue
+from tests.interop.rocketmq import Cluster, Driver, DriverError, by_queue, commit_offset
 from tests.waiting import wait_for
 
 
@@ -317,8 +317,7 @@ def test_old_pull_consumer_finds_misses_and_corrects_offsets(
         assert empty["next"] == 0
         assert before_ms <= consumer.call("earliest", **queue_fields) <= before_ms + 60_000
         assert consumer.call("search", **queue_fields, timestamp=before_ms) == 0
-        consumer.call("commit", **queue_fields, offset=6)
-        wait_for("the commit", lambda: consumer.call("committed", **queue_fields) == 6)
+        commit_offset(consumer, queue_fields, 6)
         viewed = consumer.call("view", topic=topic, msg_id=sent[3]["offset_msg_id"])
         assert (viewed["body"], viewed["offset"]) == ("m3", 3)
 

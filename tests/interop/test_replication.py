@@ -17,7 +17,16 @@ import pytest
 from aerobee.client import ConsumeFrom, ConsumerConfig, PushConsumer, ReceivedMessage
 from tests.interop.conftest import targets
 from tests.interop.replica_processes import Slave, check_same, log_end
-from tests.interop.rocketmq import NEXT, Broker, Driver, JavaClient, NameServer, call, cpp_consume
+from tests.interop.rocketmq import (
+    NEXT,
+    Broker,
+    Driver,
+    JavaClient,
+    NameServer,
+    call,
+    commit_offset,
+    cpp_consume,
+)
 from tests.interop.store_contents import QUEUES, Sent
 from tests.waiting import wait_for, wait_until
 
@@ -69,7 +78,7 @@ def test_a_slave_follows_a_master_of_the_other_product(
             sent += send_to(producer, topic, name, "after", 20)
             check_same(master, slave)
         with driver.pull(namesrv, group=group) as puller:
-            puller.call("commit", topic=topic, broker=name, queue=0, offset=3)
+            commit_offset(puller, {"topic": topic, "broker": name, "queue": 0}, 3)
             wait_for("the topic at the slave", lambda: knows(slave, topic), 100)
         master.kill()
         with driver.pull(namesrv, group=group) as puller:

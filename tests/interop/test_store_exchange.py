@@ -23,6 +23,7 @@ from tests.interop.rocketmq import (
     JavaClient,
     NameServer,
     call,
+    commit_offset,
 )
 from tests.interop.store_contents import QUEUES, Sent
 from tests.ports import free_broker_port
@@ -118,7 +119,7 @@ def wait_offsets_on_disk(broker: Broker, topic: str, group: str, committed: dict
         block = "".join(text[at : text.find("}", at)].split()).replace('"', "") if at >= 0 else ""
         return all(f"{queue}:{offset}" in block for queue, offset in committed.items())
 
-    wait_for(f"offsets in {path}", is_there)
+    wait_for(f"offsets in {path}", is_there, timeout_s=120)
 
 
 def as_of_a_slave(path: pathlib.Path) -> None:
@@ -157,7 +158,7 @@ def test_a_directory_goes_to_the_other_product_and_back(
                 if turn == 0:
                     sent += send(producer, topic, "first", 240)
                     for queue_fields in all_queue_fields:
-                        puller.call("commit", **queue_fields, offset=committed[queue_fields["queue"]])
+                        commit_offset(puller, queue_fields, committed[queue_fields["queue"]])
                     wait_offsets_on_disk(broker, topic, group, committed)
                 else:
                     check_all(puller, topic, sent)
