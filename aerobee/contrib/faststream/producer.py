@@ -19,8 +19,8 @@ from aerobee.contrib.faststream.incoming import CORRELATION, EMPTY_BODY, Incomin
 from aerobee.contrib.faststream.parser import AerobeeParser
 from aerobee.contrib.faststream.response import AerobeePublishCommand
 from aerobee.contrib.faststream.settings import AerobeeBrokerConfig
-from aerobee.errors import NoReply, SendFailed, UsageError
-from aerobee.message import Message
+from aerobee.errors import NoReply, RouteError, SendFailed, TopicNotExist, UsageError
+from aerobee.message import Message, check_topic_name
 
 log = logging.getLogger(__name__)
 REQUEST_TIMEOUT_S = 0.5
@@ -56,8 +56,9 @@ class AerobeeProducer:
         Raises as Producer.send().
         """
         body, content_type = await self.codec.encode(cmd.body, self.serializer)
-        if cmd.publish_type is PublishType.REPLY and cmd.request is not None:
-            return await self._reply(cmd, body, content_type)
+        if cmd.publish_type is PublishType.REPLY:
+            reply = self._reply if cmd.request is not None else self._reply_to_topic
+            return await reply(cmd, body, content_type)
         producer = await self._ready(cmd.destination)
         return await producer.send(
             cmd.message(body, content_type),
@@ -77,6 +78,27 @@ class AerobeeProducer:
             )
         except SendFailed as error:
             log.warning("%s", error)
+            return None
+
+    async def _reply_to_topic(
+        self, cmd: AerobeePublishCommand, body: bytes, content_type: str | None
+    ) -> SendResult | None:
+        """Send to the topic that the sender of a message names, who may be anyone: it is not created, and where it does not exist
+        the reply is dropped with a warning."""
+        try:
+            check_topic_name(cmd.destination)
+        except UsageError as error:
+            log.warning("a reply is dropped: %s", error)
+            return None
+        message = cmd.message(body, content_type)
+        try:
+            return await self._connected.send(
+                message, message_group=cmd.options.message_group, timeout_s=cmd.timeout
+            )
+        except (RouteError, TopicNotExist) as error:
+            if isinstance(error, RouteError) and not isinstance(error.__cause__, TopicNotExist):
+                raise
+            log.warning("a reply is dropped: %s", error)
             return None
 
     async def publish_batch(self, cmd: AerobeePublishCommand) -> tuple[SendResult, ...] | None:

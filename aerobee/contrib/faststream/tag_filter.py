@@ -21,35 +21,49 @@ class TagFilter:
         """Raises SetupError for a template that is an expression too, or has a parameter twice."""
         self.text = text
         names = _PARAMETER.findall(text)
-        self._regex: re.Pattern[str] | None = None
+        self._names: tuple[str, ...] = ()
+        self._literals: tuple[str, ...] = ()  # before, between and behind the parameters
         if not names:
             return
         if "||" in text or text.startswith("sql:"):
             raise SetupError(f"tag {text!r} has parameters and is an expression: it can be one of both")
         if len(set(names)) != len(names):
             raise SetupError(f"tag {text!r} has a parameter twice")
-        pieces = _PARAMETER.split(text)
-        self._regex = re.compile(
-            "".join(
-                f"(?P<{piece}>.+?)" if index % 2 else re.escape(piece) for index, piece in enumerate(pieces)
-            )
-        )
+        self._names, self._literals = tuple(names), tuple(_PARAMETER.split(text)[::2])
 
     @property
     def expression(self) -> str:
         """What the consumer subscribes to."""
-        return ANY if self._regex is not None else self.text
+        return ANY if self._names else self.text
 
     def path(self, tag: str | None) -> dict[str, str] | None:
-        """Values of the parameters, None when the template does not match. Expressions are the brokers' to evaluate."""
-        if self._regex is None:
+        """Values of the parameters, each as short as possible; None when the template does not match. Expressions are the brokers'
+        to evaluate.
+
+        A producer chooses the tag: the time grows with its length, not with a power of it.
+        """
+        if not self._names:
             return {}
-        found = self._regex.fullmatch(tag or "")
-        return None if found is None else found.groupdict()
+        tag = tag or ""
+        first, *between, last = self._literals
+        at, end = len(first), len(tag) - len(last)
+        if not tag.startswith(first) or not tag.endswith(last):
+            return None
+        values = []
+        for literal in between:
+            found = tag.find(literal, at + 1, end)
+            if found < 0:
+                return None
+            values.append(tag[at:found])
+            at = found + len(literal)
+        values.append(tag[at:end])
+        if at >= end or any("\n" in value for value in values):
+            return None
+        return dict(zip(self._names, values, strict=True))
 
     def wants(self, tag: str | None) -> bool:
         """Whether a message with this tag reaches the handlers, as far as that is known without a broker (not SQL92)."""
-        if self._regex is not None:
+        if self._names:
             return self.path(tag) is not None
         if self.text == ANY or self.text.startswith("sql:"):
             return True

@@ -406,3 +406,24 @@ async def test_killed_worker_loses_no_message(cluster: LocalCluster, tmp_path: P
 
 async def test_verdicts_of_handlers(cluster: LocalCluster) -> None:
     await run_verdicts(cluster.nameserver_address, "scenario")
+
+
+@pytest.mark.parametrize("topic", ["no-such-topic", "not a name"])
+async def test_reply_to_a_topic_that_does_not_exist_creates_none(topic: str) -> None:
+    calls: list[bytes] = []
+    async with LocalCluster(broker_config={"autoCreateTopicEnable": False}) as cluster:
+        broker = AerobeeBroker(cluster.nameserver_address, queue_count=2)
+
+        @broker.subscriber("questions", retry_delays_s=0.0, max_redeliveries=2)
+        async def answer(body: bytes) -> bytes:
+            calls.append(body)
+            return b"42"
+
+        async with broker:
+            await broker.start()
+            await broker.publish(b"?", "questions", reply_to=topic)
+            await broker.publish(b"last", "questions")
+            await wait_until(lambda: b"last" in calls and held_count(broker) == 0)
+            assert sorted(calls) == [b"?", b"last"]
+            async with Admin(cluster.nameserver_address) as admin:
+                assert topic not in await admin.topics()

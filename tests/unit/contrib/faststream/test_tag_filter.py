@@ -17,6 +17,14 @@ from aerobee.contrib.faststream.tag_filter import TagFilter
         ("a.{b}", "axb", None),
         ("{country}-{city}", "it", None),
         ("{all}", None, None),
+        ("{all}", "", None),
+        ("{a}{b}", "xyz", {"a": "x", "b": "yz"}),
+        ("{a}-{b}", "--x", {"a": "-", "b": "x"}),
+        ("{a}-{b}!", "x-!", None),
+        ("{a}-{b}", "x\n-y", None),
+        pytest.param(
+            "{a}-{b}-{c}!", "-" * 32_000, None, id="a hostile producer's"
+        ),  # a regular expression needs hours
         ("*", None, {}),
         ("a || b", "c", {}),
     ],
