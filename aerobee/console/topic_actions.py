@@ -23,14 +23,23 @@ class TopicActions:
         }
 
     async def topic_create(self, fields: Fields, dry_run: bool) -> Outcome:
-        """Create a topic at every master."""
+        """Create a topic at every master. One that exists is changed; with `new` it is refused."""
         topic, queues = text(fields, "topic"), integer(fields, "queues")
         check_topic_name(topic)
         if not 1 <= queues <= 1024:
             raise UsageError(f"the number of queues is {queues}, must be 1 to 1024")
         command = self._command("topic", "create", topic, "--queues", str(queues))
+        only_new = fields.get("new") is True
+        exists = (dry_run or only_new) and await self._admin.topic_exists(topic)
+        if exists and only_new:
+            raise UsageError(
+                f"topic {topic} exists already: creating it again would change its queues and rights"
+            )
         if dry_run:
-            return Outcome(command, f"topic {topic} would get {plural(queues, 'queue')} at every master")
+            changed = "exists: it would be readable and writable, and " if exists else ""
+            return Outcome(
+                command, f"topic {topic} {changed}would get {plural(queues, 'queue')} at every master"
+            )
         addresses = await self._admin.create_topic(topic, queue_count=queues)
         return Outcome(command, f"topic {topic} is created at {', '.join(addresses)}")
 

@@ -86,8 +86,8 @@ class ActionTools:
     async def plan_create_topic(
         self, topic: Topic, queues: Annotated[int, Field(ge=1, le=1024)] = 8
     ) -> dict[str, Any]:
-        """Dry run: create a topic at every master. Returns a plan for apply_plan."""
-        return await self._plan("topic-create", {"topic": topic, "queues": queues})
+        """Dry run: create a topic that does not exist at every master. Returns a plan for apply_plan."""
+        return await self._plan("topic-create", {"topic": topic, "queues": queues, "new": True})
 
     async def plan_create_schedule(
         self,
@@ -120,6 +120,9 @@ class ActionTools:
                 outcome = await self._run(admin, taken.action)(fields, False)
         except AerobeeError as error:
             self._write(taken.action, fields, str(error))
+            raise
+        except BaseException as error:  # also the deadline of the call
+            self._write(taken.action, fields, f"ended by {error!r}: a part may be done")
             raise
         self._write(taken.action, fields, "done")
         return {"done": outcome.text, "command": outcome.command, "rows": _rows(outcome.rows)}

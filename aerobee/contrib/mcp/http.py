@@ -1,6 +1,6 @@
 """Streamable HTTP: POST /mcp, without sessions; on loopback, or at any address with a token.
 
-Without a token only programs of this machine reach the server, and the SDK refuses other Host and Origin headers, so that a web
+Without a token only programs of this machine reach the server, which refuses other Host and Origin headers, so that a web
 page whose name resolves to 127.0.0.1 cannot call tools. With a token each request needs `Authorization: Bearer TOKEN`. The server
 speaks HTTP: at other addresses than loopback put a reverse proxy with TLS in front of it.
 """
@@ -19,6 +19,7 @@ from typing import Any
 import uvicorn
 from mcp.server.mcpserver import MCPServer
 from mcp.server.transport_security import TransportSecuritySettings
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from aerobee.errors import ConfigError
 from aerobee.host_port import is_loopback, join_address
@@ -29,6 +30,8 @@ TOKEN_CHARS_MIN = 16
 CONNECTIONS_MAX = 64
 BODY_BYTES_MAX = 1024 * 1024  # of a request: arguments are short
 STOP_S = 5
+SILENT_S = 10.0
+LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 
 Scope = MutableMapping[str, Any]
 App = Callable[[Scope, Any, Any], Awaitable[None]]
@@ -64,10 +67,7 @@ class HttpServer:
             stateless_http=True,
             max_request_body_size=BODY_BYTES_MAX,
             host=config.host,
-            # Other machines send a token, which no web page has: their Host header may be any name.
-            transport_security=None
-            if is_loopback(config.host) and not config.token
-            else TransportSecuritySettings(enable_dns_rebinding_protection=False),
+            transport_security=_allowed_names(config),
         )
         self._config = config
         self._app = with_token(app, config.token) if config.token else app
@@ -89,6 +89,7 @@ class HttpServer:
         self._uvicorn = _Uvicorn(
             uvicorn.Config(
                 self._app,
+                http=_Protocol,
                 log_config=None,
                 log_level=logging.WARNING,
                 access_log=False,
@@ -107,6 +108,41 @@ class HttpServer:
             await self._task
         if self._socket is not None:
             self._socket.close()
+
+
+def _allowed_names(config: HttpConfig) -> TransportSecuritySettings:
+    """The Host and Origin headers that are accepted. The SDK itself would protect three names of this machine alone."""
+    if config.token:  # which no web page has: the Host header of other machines may be any name
+        return TransportSecuritySettings(enable_dns_rebinding_protection=False)
+    own = join_address(config.host, 0).rpartition(":")[0]
+    names = [f"{name}:*" for name in dict.fromkeys((*LOOPBACK_NAMES, own))]
+    return TransportSecuritySettings(
+        enable_dns_rebinding_protection=True,
+        allowed_hosts=names,
+        allowed_origins=[f"http://{name}" for name in names],
+    )
+
+
+class _Protocol(AutoHTTPProtocol):
+    """uvicorn's, without a limit there: a connection that has no request under way for some SILENT_S is closed, for it counts
+    against CONNECTIONS_MAX before it has proved anything."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        super().connection_made(transport)
+        self._schedule_look(None)
+
+    def _schedule_look(self, idle_since: Any) -> None:
+        """`idle_since`: the answered request behind which the connection idles already."""
+        self.loop.call_later(SILENT_S, self._look, idle_since)
+
+    def _look(self, idle_since: Any) -> None:
+        if self.transport.is_closing():
+            return
+        is_idle = self.cycle is None or self.cycle.response_complete
+        if is_idle and self.cycle is idle_since:
+            self.transport.abort()
+        else:
+            self._schedule_look(self.cycle if is_idle else self)
 
 
 class _Uvicorn(uvicorn.Server):

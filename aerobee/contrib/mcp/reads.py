@@ -13,6 +13,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from aerobee.client import Admin, ReceivedMessage
+from aerobee.client.admin.schedules import ScheduleInfo
 from aerobee.console.browse import Browser, Search
 from aerobee.contrib.mcp.answers import BODY_CHARS_MAX, dead_letter_document, message_document
 from aerobee.errors import QueryNotFound, RequestNotSupported, UsageError
@@ -299,7 +300,7 @@ class ReadTools:
                 raise not_an_aerobee_broker(error) from error
         if name and not found:
             raise NotFound(f"no broker has a schedule {name}")
-        document = _rows("schedules", (schedule_row(info) for info in found), limit)
+        document = _rows("schedules", map(_schedule_document, found), limit)
         if name:
             schedule = found[0].schedule
             after = (
@@ -309,6 +310,15 @@ class ReadTools:
                 moment_text(tick) for tick in ticks_after(schedule.recurrence, after, 5)
             ]
         return document
+
+
+def _schedule_document(info: ScheduleInfo) -> dict[str, Any]:
+    """A schedule; `untrusted` has what its creator chose freely, and the reason of a failure, which may quote it."""
+    row = schedule_row(info)
+    named = ("tag", "keys", "properties", "trouble")
+    return {key: value for key, value in row.items() if key not in named} | {
+        "untrusted": {key: row[key] for key in named}
+    }
 
 
 def _rows(name: str, rows: Iterable[Any], limit: int) -> dict[str, Any]:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
 from mcp.client.client import Client
 
 from aerobee import Message
-from aerobee.client import ConsumeFrom, ConsumerConfig, ReceivedMessage, reject
+from aerobee.client import Admin, ConsumeFrom, ConsumerConfig, ReceivedMessage, reject
+from aerobee.contrib.mcp import http as mcp_http
+from aerobee.contrib.mcp import server as mcp_server
 from aerobee.contrib.mcp.answers import ANSWER_CHARS_MAX
 from aerobee.contrib.mcp.http import HttpConfig, HttpServer
 from aerobee.contrib.mcp.server import McpConfig, make_server
 from aerobee.errors import ConfigError
 from aerobee.ops.commands.tree import run_cli
+from aerobee.remoting.body.recurring_schedule import RecurringSchedule
 from aerobee.testing import LocalCluster
 from tests.integration.contrib.mcp_client import call, called, refused, stdio_client
 from tests.waiting import wait_until
@@ -269,8 +275,70 @@ async def test_a_plan_redrives_only_what_its_dry_run_listed(cluster: LocalCluste
         assert left["untrusted"]["body"] == "second"
 
 
-async def test_http_on_loopback_refuses_other_host_names(cluster: LocalCluster) -> None:
-    server = HttpServer(make_server(McpConfig(nameserver=cluster.nameserver_address)), HttpConfig(port=0))
+async def test_a_plan_does_not_change_a_topic_that_exists(cluster: LocalCluster) -> None:
+    config = McpConfig(nameserver=cluster.nameserver_address, allow_actions=True)
+    async with Client(make_server(config)) as client:
+        assert "exists already" in await refused(client, "plan_create_topic", topic=TOPIC, queues=1)
+        plan = await call(client, "plan_create_topic", topic="made", queues=1)
+        await cluster.create_topic("made", 4)
+        assert "exists already" in await refused(client, "apply_plan", plan=plan["plan"])
+        assert (await call(client, "describe_topic", topic="made"))["queue_count"] == 4
+
+
+async def test_texts_of_schedules_are_untrusted(cluster: LocalCluster) -> None:
+    schedule = RecurringSchedule(
+        name="tick", topic=TOPIC, interval_ms=3_600_000, tag=ATTACK, keys=ATTACK, properties={"note": ATTACK}
+    )
+    async with cluster.admin() as admin:
+        await admin.create_schedule(schedule, b"body")
+    async with Client(make_server(McpConfig(nameserver=cluster.nameserver_address))) as client:
+        (shown,) = (await call(client, "list_schedules"))["schedules"]
+    untrusted = shown.pop("untrusted")
+    assert untrusted == {"tag": ATTACK, "keys": ATTACK, "properties": {"note": ATTACK}, "trouble": ""}
+    assert ATTACK not in json.dumps(shown)
+
+
+async def test_the_audit_tells_of_a_change_that_the_deadline_ended(
+    cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(*arguments: object) -> None:
+        await asyncio.Event().wait()
+
+    audit = tmp_path / "audit.jsonl"
+    config = McpConfig(nameserver=cluster.nameserver_address, allow_actions=True, audit_file=audit)
+    async with Client(make_server(config)) as client:
+        plan = await call(client, "plan_create_topic", topic="made", queues=1)
+        monkeypatch.setattr(Admin, "topic_exists", never)
+        monkeypatch.setattr(mcp_server, "CALL_TIMEOUT_S", 0.01)
+        assert "no result within" in await refused(client, "apply_plan", plan=plan["plan"])
+    results = [json.loads(line)["result"] for line in audit.read_text().splitlines()]
+    assert results == ["asked", "ended by CancelledError(): a part may be done"]
+
+
+async def test_http_closes_connections_that_send_no_request(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mcp_http, "SILENT_S", 0.05)
+    config = HttpConfig(port=0, token="correct horse battery")
+    server = HttpServer(make_server(McpConfig(nameserver=cluster.nameserver_address)), config)
+    await server.start()
+    try:
+        host, port = urlsplit(server.address).netloc.split(":")
+        for sent in (b"", b"POST /mcp HT", b"POST /mcp HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\nPOST"):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(sent)
+            async with asyncio.timeout(60):
+                with contextlib.suppress(ConnectionError):
+                    assert (await reader.read()).startswith(b"HTTP/1.1 401" if b"Host" in sent else b"")
+            writer.close()
+    finally:
+        await server.stop()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2"])
+async def test_http_on_loopback_refuses_other_host_names(cluster: LocalCluster, host: str) -> None:
+    tools = make_server(McpConfig(nameserver=cluster.nameserver_address))
+    server = HttpServer(tools, HttpConfig(host=host, port=0))
     await server.start()
     try:
         async with Client(server.address) as client:
