@@ -7,7 +7,7 @@ payments=shop.desc#shop.Payment       a FileDescriptorSet of protoc (--include_i
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,11 @@ from aerobee.message import check_topic_name
 
 FILE_BYTES_MAX = 4 * 1024 * 1024
 BODY_BYTES_MAX = 65_536  # larger ones are not decoded
+RESPONSE_BYTES_MAX = (
+    131_072  # bodies that are decoded for one response: a byte takes up to 3 µs, in the console's event loop
+)
 TEXT_CHARS_MAX = 262_144
-Decode = Callable[[bytes], str]
+Decode = Callable[[bytes], Any]
 
 
 class BodySchemas:
@@ -39,6 +42,18 @@ class BodySchemas:
             except (AerobeeError, OSError) as error:
                 raise ConfigError(f"--schema {spec}: {error}") from error
 
+    def for_response(self) -> ResponseBodies:
+        """Decodes the bodies of one response."""
+        return ResponseBodies(self._decoders)
+
+
+class ResponseBodies:
+    """Decodes bodies of up to RESPONSE_BYTES_MAX bytes together; producers choose how many a page has, and how costly they are."""
+
+    def __init__(self, decoders: Mapping[str, tuple[str, Decode]]) -> None:
+        self._decoders = decoders
+        self._bytes_left = RESPONSE_BYTES_MAX
+
     def decoded(self, topic: str, body: bytes) -> dict[str, str] | None:
         """`format` and `text` of a body; the text says why a body cannot be read. None for a topic without a schema."""
         found = self._decoders.get(topic)
@@ -47,11 +62,26 @@ class BodySchemas:
         name, decode = found
         if len(body) > BODY_BYTES_MAX:
             return {"format": name, "text": f"the body is larger than the limit of {BODY_BYTES_MAX} bytes"}
+        if len(body) > self._bytes_left:
+            text = f"a page decodes bodies of up to {RESPONSE_BYTES_MAX} bytes together: open this message"
+            return {"format": name, "text": text}
+        self._bytes_left -= len(body)
         try:
-            text = decode(body)
+            return {"format": name, "text": indented(decode(body))}
         except Exception as error:  # a producer wrote the body: the decoders raise whatever it provokes
-            text = f"the schema does not fit this body: {error!r}"
-        return {"format": name, "text": text if len(text) <= TEXT_CHARS_MAX else text[:TEXT_CHARS_MAX] + "…"}
+            return {"format": name, "text": f"the schema does not fit this body: {error!r}"}
+
+
+def indented(value: Any) -> str:
+    """JSON of a value, cut to TEXT_CHARS_MAX characters: what lies behind takes no time. An indentation grows with the depth, so that a
+    body of some kilobytes may have tens of megabytes of text."""
+    pieces, left = [], TEXT_CHARS_MAX
+    for piece in json.JSONEncoder(indent=2, default=_plain, ensure_ascii=False).iterencode(value):
+        pieces.append(piece[:left])
+        left -= len(piece)
+        if left < 0:
+            return "".join(pieces) + "…"
+    return "".join(pieces)
 
 
 def _decoder(name: str) -> tuple[str, Decode]:
@@ -76,10 +106,7 @@ def _avro(data: bytes) -> Decode:
         raise ConfigError(f"the schema is not JSON: {error}") from error
     avro = Avro(schema)
 
-    def decode(body: bytes) -> str:
-        return json.dumps(avro.deserialize(body, {}), indent=2, default=_plain, ensure_ascii=False)
-
-    return decode
+    return lambda body: avro.deserialize(body, {})
 
 
 def _protobuf(data: bytes, kind: str) -> Decode:
@@ -98,14 +125,10 @@ def _protobuf(data: bytes, kind: str) -> Decode:
     ) as error:  # of protobuf: DecodeError, TypeError for a missing import, KeyError for an unknown message
         raise ConfigError(f"no message {kind} in a file of descriptors: {error!r}") from error
 
-    def decode(body: bytes) -> str:
-        text: str = texts.MessageToJson(
-            message.FromString(body),
-            preserving_proto_field_name=True,
-            descriptor_pool=pool,
-            ensure_ascii=False,
+    def decode(body: bytes) -> Any:
+        return texts.MessageToDict(
+            message.FromString(body), preserving_proto_field_name=True, descriptor_pool=pool
         )
-        return text
 
     return decode
 

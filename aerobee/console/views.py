@@ -8,7 +8,7 @@ from typing import Any
 
 from aerobee.client import Admin, ReceivedMessage
 from aerobee.clock import MS_PER_DAY, Clock
-from aerobee.console.body_schemas import BodySchemas
+from aerobee.console.body_schemas import BodySchemas, ResponseBodies
 from aerobee.console.browse import Browser, Search
 from aerobee.console.charts import Charts
 from aerobee.console.history import CLUSTER, Kind
@@ -57,7 +57,7 @@ class Views:
         topology: Topology,
         schemas: BodySchemas,
     ) -> None:
-        self._schemas = schemas
+        self._bodies = schemas.for_response
         self._admin = admin
         self._charts = charts
         self._topology = topology
@@ -240,7 +240,7 @@ class Views:
                 cursor=query.get("cursor", ""),
             )
         )
-        return found | {"messages": _all_shown(found.pop("messages"), self._schemas, LISTED_BODY_MAX)}
+        return found | {"messages": _all_shown(found.pop("messages"), self._bodies(), LISTED_BODY_MAX)}
 
     async def message(self, query: Query) -> dict[str, Any]:
         """The message at an `offset` of a `queue` (broker/id) of a `topic`, with its whole body."""
@@ -249,7 +249,7 @@ class Views:
         if not queue_id.isdecimal() or len(queue_id) > 9:
             raise UsageError(f"queue is {query['queue']!r}, not broker/id")
         found = await self._admin.message_at(MessageQueue(topic, broker, int(queue_id)), offset)
-        return {"message": shown(found, WHOLE_BODY_MAX, self._schemas)}
+        return {"message": shown(found, WHOLE_BODY_MAX, self._bodies())}
 
     async def messages(self, query: Query) -> dict[str, Any]:
         """Messages by `id` (a unique key needs the topic), by `key`, or by `time` in ms: the first of each queue from then on."""
@@ -264,7 +264,7 @@ class Views:
             found = await self._at_time(needed(query, "topic"), number(query, "time"))
         else:
             raise UsageError("give an id, a key or a time")
-        return {"messages": _all_shown(found, self._schemas)}
+        return {"messages": _all_shown(found, self._bodies())}
 
     async def _at_time(self, topic: str, time_ms: int) -> list[ReceivedMessage]:
         found = []
@@ -311,6 +311,7 @@ class Views:
         group = needed(query, "group")
         check_group_name(group)
         rows: list[dict[str, Any]] = []
+        bodies = self._bodies()
         async for dead in self._admin.dead_letters(group, only_waiting=query.get("waiting") == "true"):
             rows.append(
                 {
@@ -320,7 +321,7 @@ class Views:
                     "error": dead.error,
                     "tries": dead.tries,
                     "died_ms": dead.died_ms,
-                    "message": shown(dead.message, schemas=self._schemas, topic=dead.topic),
+                    "message": shown(dead.message, bodies=bodies, topic=dead.topic),
                 }
             )
             if len(rows) >= DEAD_LETTERS_MAX:
@@ -470,15 +471,15 @@ def _page(query: Query) -> int:
 
 
 def _all_shown(
-    messages: list[ReceivedMessage], schemas: BodySchemas, body_max: int = BODY_MAX
+    messages: list[ReceivedMessage], bodies: ResponseBodies, body_max: int = BODY_MAX
 ) -> list[dict[str, Any]]:
     """As shown(). Each message is released before the body of the next one is inflated, which may take 16 MiB."""
     messages.reverse()
-    return [shown(messages.pop(), body_max, schemas) for _ in range(len(messages))]
+    return [shown(messages.pop(), body_max, bodies) for _ in range(len(messages))]
 
 
 def shown(
-    message: ReceivedMessage, body_max: int = BODY_MAX, schemas: BodySchemas | None = None, topic: str = ""
+    message: ReceivedMessage, body_max: int = BODY_MAX, bodies: ResponseBodies | None = None, topic: str = ""
 ) -> dict[str, Any]:
     """A message for a page: the body as base64, truncated to `body_max` bytes, and `decoded` by the schema of `topic`, by
     default the message's."""
@@ -490,5 +491,5 @@ def shown(
         "body": b64encode(body[:body_max]).decode(),
         "body_bytes": len(body),
         "is_cut": len(body) > body_max,
-        "decoded": schemas.decoded(topic or message.topic, body) if schemas is not None else None,
+        "decoded": bodies.decoded(topic or message.topic, body) if bodies is not None else None,
     }

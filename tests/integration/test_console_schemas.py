@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,13 @@ from google.protobuf import descriptor_pb2, timestamp_pb2
 
 from aerobee import Message
 from aerobee.client.serialize.avro import Avro
-from aerobee.console.body_schemas import BODY_BYTES_MAX, BodySchemas
+from aerobee.console.body_schemas import (
+    BODY_BYTES_MAX,
+    RESPONSE_BYTES_MAX,
+    TEXT_CHARS_MAX,
+    BodySchemas,
+    indented,
+)
 from aerobee.errors import ConfigError
 from aerobee.testing import LocalCluster
 from tests.integration.console_server import console
@@ -64,7 +71,7 @@ async def test_bodies_are_decoded_by_the_schema_of_their_topic(
 
 
 def test_a_body_that_the_schema_does_not_fit_says_why(avro_file: Path, descriptors: Path) -> None:
-    schemas = BodySchemas([f"a={avro_file}", f"p={descriptors}#google.protobuf.Timestamp"])
+    schemas = BodySchemas([f"a={avro_file}", f"p={descriptors}#google.protobuf.Timestamp"]).for_response()
     for topic in "ap":
         found = schemas.decoded(topic, b"\xff" * 40)
         assert found is not None
@@ -72,6 +79,44 @@ def test_a_body_that_the_schema_does_not_fit_says_why(avro_file: Path, descripto
         large = schemas.decoded(topic, b"\x00" * (BODY_BYTES_MAX + 1))
         assert large is not None
         assert "limit" in large["text"]
+
+
+def test_the_bodies_of_one_response_are_bounded_together(avro_file: Path) -> None:
+    schemas = BodySchemas([f"orders={avro_file}"])
+    body = Avro(ORDER).serialize({"number": 7, "note": b"x" * (BODY_BYTES_MAX // 2)}).body
+    bodies, texts = schemas.for_response(), []
+    for _ in range(200):  # the dead letters of a page
+        found = bodies.decoded("orders", body)
+        assert found is not None
+        texts.append(found["text"])
+    decoded = [text for text in texts if text.startswith("{")]
+    assert len(decoded) == RESPONSE_BYTES_MAX // len(body)
+    assert "open this message" in texts[-1]
+    again = schemas.for_response().decoded("orders", body)
+    assert again is not None
+    assert again["text"] == decoded[0]
+
+
+def test_a_text_that_is_cut_takes_no_time_for_what_lies_behind() -> None:
+    class Counted(list[int]):
+        """A list that counts the lists of its kind that are written."""
+
+        written = 0
+
+        def __iter__(self) -> Iterator[int]:
+            Counted.written += 1
+            return super().__iter__()
+
+    deep: list[object] = [Counted([1]) for _ in range(100_000)]
+    for _ in range(100):
+        deep = [deep]
+    text = indented(deep)
+    assert len(text) == TEXT_CHARS_MAX + 1
+    assert Counted.written < 2_000
+    assert (
+        indented({"a": [1, "ü", None, b"\xff"]})
+        == '{\n  "a": [\n    1,\n    "ü",\n    null,\n    "ff"\n  ]\n}'
+    )
 
 
 @pytest.mark.parametrize(
