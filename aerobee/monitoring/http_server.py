@@ -11,18 +11,24 @@ compressed pieces of the last page stay in memory; the next page reuses them and
 The server calls prepare() when it has many new series. prepare() pre-renders the page, so the first scrape
 finds such pieces.
 
-The server uses only the path and the Accept-Encoding of a request; it refuses a request body. It sends a page
+A page of prometheus-client has few lines and is rendered without a pause; one that took SHARED_FROM_S of CPU or more is shared
+for a time that grows with it, so that many scrapers take a twentieth of the loop for each format. One with more lines is rendered as above.
+
+The server uses only the path, the Accept and the Accept-Encoding of a request; it refuses a request body. It sends a page
 in parts: a peer that does not read occupies one part, for at most RESPONSE_S.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gzip
 import importlib
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
 from math import inf
 from time import perf_counter, thread_time
 from typing import TYPE_CHECKING, Any
@@ -33,7 +39,7 @@ from aerobee.host_port import join_address
 from aerobee.monitoring.exposition import CONTENT_TYPE, GAUGE, Family
 from aerobee.monitoring.health import Health
 from aerobee.monitoring.page import Page, PageMaker
-from aerobee.monitoring.registry_page import RegistryPage
+from aerobee.monitoring.registry_page import RegistryPage, TooManyLines
 from aerobee.monitoring.slices import PAUSE_STEPS, SLICE_S, SOON_STEPS
 from aerobee.monitoring.web_listener import WebListener
 
@@ -51,6 +57,23 @@ BODY_BYTES_MAX = 0
 WRITE_BYTES = 65_536
 RESPONSE_S = 60.0  # Prometheus gives up after its scrape_timeout, 10 s
 CONNECTIONS_MAX = 256
+SHARED_FROM_S = 0.01
+SHARED_TIMES = 20  # a page of prometheus-client that took some CPU is served for so many times as long
+SMALL_AGAIN_S = 60.0
+GZIP_LEVEL = 1
+
+
+@dataclass
+class _SmallPage:
+    """A page of prometheus-client, which requests until then get as well."""
+
+    body: bytes
+    content_type: str
+    until: float
+
+    @cached_property
+    def gzip_body(self) -> bytes:
+        return gzip.compress(self.body, GZIP_LEVEL)
 
 
 class HttpServer:
@@ -77,6 +100,8 @@ class HttpServer:
         self._families = families
         self._clock = clock
         self._registry = RegistryPage(families) if by_registry else None
+        self._small: dict[str, _SmallPage] = {}  # by content type
+        self._large_until = -inf
         self._maker = PageMaker()
         self._making: asyncio.Task[Page] | None = None
         # page for which the current requests wait, and its deadline
@@ -128,11 +153,12 @@ class HttpServer:
             self._make()
 
     async def _metrics(self, request: web.Request) -> web.StreamResponse:
-        if self._registry is not None:
-            body, content_type = self._registry.render(request.headers.get("Accept", ""))
-            whole = self._response(body=body, headers={"Content-Type": content_type})
-            whole.enable_compression()
-            return whole
+        small = self._small_page(request.headers.get("Accept", ""))
+        if small is not None:
+            headers, body = {"Content-Type": small.content_type}, small.body
+            if takes_gzip(request.headers.get("Accept-Encoding", "")):
+                headers["Content-Encoding"], body = "gzip", small.gzip_body
+            return self._response(body=body, headers=headers)
         self._asked_at = self._clock.monotonic()
         page = self._last
         if page is None:
@@ -158,6 +184,26 @@ class HttpServer:
             if request.transport is not None:
                 request.transport.abort()
         return response
+
+    def _small_page(self, accepted: str) -> _SmallPage | None:
+        """The page of prometheus-client; None without one, and for SMALL_AGAIN_S if it has too many lines."""
+        now = self._clock.monotonic()
+        if self._registry is None or now < self._large_until:
+            return None
+        kept = self._small.get(self._registry.content_type(accepted))
+        if kept is not None and now < kept.until:
+            return kept
+        begun_s = thread_time()
+        try:
+            body, content_type = self._registry.render(accepted)
+        except TooManyLines:
+            self._small.clear()
+            self._large_until = now + SMALL_AGAIN_S
+            return None
+        cost_s = thread_time() - begun_s
+        until = now + SHARED_TIMES * cost_s if cost_s >= SHARED_FROM_S else now
+        made = self._small[content_type] = _SmallPage(body, content_type, until)
+        return made
 
     def _soon(self) -> asyncio.Future[Page]:
         """The page for all current requests."""

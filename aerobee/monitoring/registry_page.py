@@ -2,7 +2,8 @@
 
 The registry also has prometheus-client's collectors of the process (CPU time, memory, file descriptors), the interpreter and its
 garbage collection. The Accept header of a request selects the Prometheus text format or OpenMetrics. A broker's page may have a
-million series and is rendered by page.py (docs/decisions/0016).
+million series and is rendered by page.py (docs/decisions/0016), and so is one here of more than LINES_MAX lines: whoever reaches a
+server decides how many brokers register at it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,13 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
 
+LINES_MAX = 5_000  # of our families: some 40 ms, in which the event loop does nothing else
+
+
+class TooManyLines(Exception):
+    """A page has more than LINES_MAX lines."""
+
+
 class RegistryPage:
     """The registry of one server."""
 
@@ -30,31 +38,44 @@ class RegistryPage:
         for collector in (client.ProcessCollector, client.PlatformCollector, client.GCCollector):
             collector(registry=self._registry)
 
+    def content_type(self, accepted: str) -> str:
+        """The format that an Accept header prefers; there are fewer than ten."""
+        return self._encoder(accepted)[1]
+
     def render(self, accepted: str) -> tuple[bytes, str]:
-        """The page and its content type, in the format that an Accept header prefers."""
-        encoder, content_type = importlib.import_module("prometheus_client.exposition").choose_encoder(
-            accepted
-        )
+        """The page and its content type, in the format that an Accept header prefers. Raises TooManyLines."""
+        encoder, content_type = self._encoder(accepted)
         return encoder(self._registry), content_type
 
-    def collect(self) -> Iterator[Metric]:
-        """The families as prometheus-client has them; it calls this for each page."""
-        for family in self._families():
-            yield self._metric(family)
+    def _encoder(self, accepted: str) -> tuple[Callable[[Any], bytes], str]:
+        chosen: tuple[Callable[[Any], bytes], str] = importlib.import_module(
+            "prometheus_client.exposition"
+        ).choose_encoder(accepted)
+        return chosen
 
-    def _metric(self, family: Family) -> Metric:
+    def collect(self) -> Iterator[Metric]:
+        """The families as prometheus-client has them; it calls this for each page. Raises TooManyLines."""
+        left = LINES_MAX
+        for family in self._families():
+            metric = self._metric(family, left)
+            left -= len(metric.samples)
+            yield metric
+
+    def _metric(self, family: Family, lines_max: int) -> Metric:
         name = family.name.removesuffix("_total") if family.kind == COUNTER else family.name
         metric: Metric = self._client.Metric(name, family.help, family.kind)
         for labels, value in family.samples:
-            _add(metric, family.name, label_values(labels), value)
+            _add(metric, family.name, label_values(labels), value, lines_max)
         for part in family.slices:
             common = label_values(part.common)
             for labels, value in part.samples():
-                _add(metric, family.name, {**common, **label_values(labels)}, value)
+                _add(metric, family.name, {**common, **label_values(labels)}, value, lines_max)
         return metric
 
 
-def _add(metric: Metric, name: str, labels: Mapping[str, str], value: Value) -> None:
+def _add(metric: Metric, name: str, labels: Mapping[str, str], value: Value, lines_max: int) -> None:
+    if len(metric.samples) >= lines_max:
+        raise TooManyLines
     if not isinstance(value, Histogram):
         metric.add_sample(name, dict(labels), value)
         return
