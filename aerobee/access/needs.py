@@ -143,6 +143,13 @@ def _create_schedule(request: RemotingCommand, cluster_name: str) -> Iterator[Ne
     yield topic_or_group(_text(request, "topic"), PUB, SUB)
 
 
+def _list_schedules(request: RemotingCommand, cluster_name: str) -> Iterator[Need]:
+    """A body is shown to those who may see it once it is sent."""
+    yield from _READ_CLUSTER(request, cluster_name)
+    if _text(request, "withBody"):
+        yield topic_or_group(_text(request, "topic"), SUB_OR_GET, SUB_OR_GET)
+
+
 def _consume(request: RemotingCommand, cluster_name: str) -> Iterator[Need]:
     yield topic_or_group(_text(request, "topic"), SUB, SUB)
     yield Need(group(_text(request, "consumerGroup")), SUB)
@@ -312,7 +319,7 @@ RULES: dict[int, Rule] = {
     R.AEROBEE_LIST_TRANSACTIONS: _READ_CLUSTER, R.AEROBEE_RESOLVE_TRANSACTION: _CHANGE_CLUSTER,
     R.AEROBEE_LIST_POPS: _READ_CLUSTER, R.AEROBEE_LIST_TIMERS: _READ_CLUSTER,
     R.AEROBEE_RESCHEDULE_TIMER: _CHANGE_CLUSTER, R.AEROBEE_LIST_LOCKS: _READ_CLUSTER,
-    R.AEROBEE_CREATE_SCHEDULE: _create_schedule, R.AEROBEE_LIST_SCHEDULES: _READ_CLUSTER,
+    R.AEROBEE_CREATE_SCHEDULE: _create_schedule, R.AEROBEE_LIST_SCHEDULES: _list_schedules,
     R.AEROBEE_CHANGE_SCHEDULE: _CHANGE_CLUSTER,
     # a broker
     R.UPDATE_BROKER_CONFIG: _CHANGE_CLUSTER, R.GET_BROKER_CONFIG: _READ_CLUSTER,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -159,6 +160,32 @@ async def test_a_record_is_viewed_with_permission_for_its_own_topic(world: World
         assert (answer.remark or "").replace(str(offset), "10000000") == nothing.remark
         assert (await view("root", offset)).code == 0
     assert decode_record((await view("eve", seen)).body).body == b"seen"
+
+
+async def test_the_body_of_a_schedule_is_shown_with_permission_for_its_topic(world: World) -> None:
+    for topic in ("bills", "orders"):
+        ext = {"name": f"of-{topic}", "topic": topic, "intervalMs": "3600000"}
+        made = await world.ask("root", RequestCode.AEROBEE_CREATE_SCHEDULE, ext, b"hidden")
+        assert made.code == 0, made.remark
+    entries = [
+        {"resource": "Cluster:*", "actions": ["Get"], "decision": "Allow"},
+        {"resource": "Topic:orders", "actions": ["Sub"], "decision": "Allow"},
+    ]
+    policy = {"subject": "User:eve", "policies": [{"policyType": "Custom", "entries": entries}]}
+    given = await world.ask(
+        "root", RequestCode.AUTH_UPDATE_ACL, {"subject": "User:eve"}, json.dumps(policy).encode()
+    )
+    assert given.code == 0, given.remark
+
+    async def listed(**ext: str) -> RemotingCommand:
+        return await world.ask("eve", RequestCode.AEROBEE_LIST_SCHEDULES, ext)
+
+    assert len(loads((await listed()).body)["schedules"]) == 2
+    (shown,) = loads((await listed(name="of-orders", topic="orders", withBody="true")).body)["schedules"]
+    assert b64decode(shown["body"]) == b"hidden"
+    for topic in ({"topic": "bills"}, {"topic": "orders"}, {}):
+        answer = await listed(name="of-bills", withBody="true", **topic)
+        assert b64encode(b"hidden") not in answer.body
 
 
 async def test_a_message_is_given_back_with_permission_for_its_own_topic(world: World) -> None:

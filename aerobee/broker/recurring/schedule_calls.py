@@ -4,7 +4,7 @@ AEROBEE_CREATE_SCHEDULE 910380: ext `name`, `topic`, `cron` or `intervalMs`, and
 `jitterMs`, `missed` (all or latest), `tag`, `keys`, `properties` (text form); the body is that of every message. The
 answer waits for disk and replicas as that of a send does. A repeated request with equal fields succeeds.
 
-AEROBEE_LIST_SCHEDULES 910381: ext (optional) `name`, and with a name `withBody` true. The answer's body is JSON, by name:
+AEROBEE_LIST_SCHEDULES 910381: ext (optional) `name`, and with it `withBody` true and the schedule's `topic`. The answer's body is JSON, by name:
 
     {"schedules": [{... as RecurringSchedule.to_dict, "nextTickMs", "nextDueMs", "bodyBytes", "trouble"}]}
 
@@ -171,6 +171,8 @@ class ScheduleCalls:
         table, wanted = self._table(), request.text("name", "")
         rows = [self._row(table, name) for name in sorted(table.schedules) if wanted in ("", name)]
         if wanted and request.boolean("withBody", False):
+            # The permission of the caller was checked for this topic.
+            rows = [row for row in rows if row["topic"] == request.text("topic", "")]
             for row in rows:
                 row["body"] = b64encode(table.bodies[wanted]).decode()
         return request.reply(body=fastjson.dumps({"schedules": rows}))

@@ -91,16 +91,16 @@ class ScheduleCalls(AdminCalls):
             found += [_info(row, address) for row in rows if isinstance(row, dict)]
         return tuple(sorted(found, key=lambda info: (info.schedule.name, info.broker_address)))
 
-    async def schedule_body(self, name: str, broker: str) -> bytes:
-        """The body of the messages of one schedule at a broker, by address or name. Raises QueryNotFound when it has none."""
+    async def schedule_body(self, name: str, topic: str, broker: str) -> bytes:
+        """The body of the messages of one schedule of a topic at a broker, by address or name. Raises QueryNotFound when it has none."""
         (address,) = await self._masters(None, broker)
-        ext = {"name": name, "withBody": "true"}
+        ext = {"name": name, "topic": topic, "withBody": "true"}
         answer = await self._call(address, RequestCode.AEROBEE_LIST_SCHEDULES, ext)
         rows = fastjson.loads_trusted(answer.body, "the list of schedules").get("schedules")
         if not isinstance(rows, list) or not rows or not isinstance(rows[0], dict):
             raise QueryNotFound(
                 ResponseCode.QUERY_NOT_FOUND.value,
-                f"broker {address} has no schedule {name}",
+                f"broker {address} has no schedule {name} of topic {topic}",
                 request="AEROBEE_LIST_SCHEDULES",
             )
         return decoded_body(rows[0])

@@ -312,7 +312,9 @@ async def _schedules(admin: Admin, address: str) -> tuple[StoredSchedule, ...]:
         return ()
     return tuple(
         [
-            StoredSchedule(info.schedule, await admin.schedule_body(info.schedule.name, address))
+            StoredSchedule(
+                info.schedule, await admin.schedule_body(info.schedule.name, info.schedule.topic, address)
+            )
             for info in found
         ]
     )
