@@ -68,7 +68,7 @@ constants! {
     SEND_BACK_LEVEL_MAX: i64 = 999_999_999;
     SEND_BACK_PAIRS_MAX: usize = 128;
     FIRST_RETRY_LEVEL: i64 = 3;
-    RECORD_MARGIN_BYTES: usize = 4_096;
+    SEND_BACK_RECORD_BYTES_MAX: usize = 16_384;
     VERSION_WITH_MAX_RECONSUME: i64 = 121;
     FLAG_ONEWAY: i64 = 2;
     ACK_LEVELS: [&str; 4] = ["stored", "flushed", "replicated", "flushed+replicated"];

@@ -8,9 +8,8 @@ use pyo3::intern;
 use pyo3::prelude::*;
 
 use crate::constants::{
-    DLQ_PREFIX, ELIGIBLE_SYS_FLAG, FIRST_RETRY_LEVEL, LEVEL_MAX, PROPERTIES_BYTES_MAX, RECORD_BYTES_MIN, RECORD_MARGIN_BYTES,
-    REPLY_VERSION, RETRY_PREFIX, SEND_BACK_LEVEL_MAX, SEND_BACK_PAIRS_MAX, SEND_BACK_SPECIAL, TOPIC_BYTES_MAX,
-    VERSION_WITH_MAX_RECONSUME,
+    DLQ_PREFIX, ELIGIBLE_SYS_FLAG, FIRST_RETRY_LEVEL, LEVEL_MAX, PROPERTIES_BYTES_MAX, RECORD_BYTES_MIN, REPLY_VERSION, RETRY_PREFIX,
+    SEND_BACK_LEVEL_MAX, SEND_BACK_PAIRS_MAX, SEND_BACK_RECORD_BYTES_MAX, SEND_BACK_SPECIAL, TOPIC_BYTES_MAX, VERSION_WITH_MAX_RECONSUME,
 };
 use crate::field::{Name, Value};
 use crate::outcome::{Outcome, Stop, note_failed_callback};
@@ -346,14 +345,13 @@ impl<'a> Pairs<'a> {
 /// Put the record at `offset` into `bytes`, if it lies in the log's current file.
 fn read_record(shared: &mut Shared, burst: &mut Burst<'_>, offset: i64, bytes: &mut Vec<u8>) -> Outcome<()> {
     bytes.clear();
-    let size_max = shared.max_message_bytes + PROPERTIES_BYTES_MAX + RECORD_MARGIN_BYTES;
     let (appender, writing) = (&mut shared.appender, &mut burst.writing);
     if offset < appender.current_base(writing).map_err(Stop::Fault)? {
         return Err(Stop::Slow);
     }
     let size = appender.size_in_current(writing, offset).map_err(Stop::Fault)?.ok_or(Stop::Slow)? as usize;
-    // At this offset may be anything: its size is bound before it is read.
-    if !(RECORD_BYTES_MIN..=size_max).contains(&size) {
+    // At this offset may be anything: its size is bound before it is read, also because small requests may store it again and again.
+    if !(RECORD_BYTES_MIN..=SEND_BACK_RECORD_BYTES_MAX).contains(&size) {
         return Err(Stop::Slow);
     }
     let is_there = appender.read_current(writing, offset, size, bytes).map_err(Stop::Fault)?;

@@ -257,7 +257,7 @@ def test_the_native_module_repeats_the_python_constants() -> None:
         "SEND_BACK_SPECIAL": list(exclusions.SEND_BACK_SPECIAL),
         "SEND_BACK_LEVEL_MAX": exclusions.SEND_BACK_LEVEL_MAX,
         "SEND_BACK_PAIRS_MAX": exclusions.SEND_BACK_PAIRS_MAX,
-        "RECORD_MARGIN_BYTES": exclusions.RECORD_MARGIN_BYTES,
+        "SEND_BACK_RECORD_BYTES_MAX": exclusions.SEND_BACK_RECORD_BYTES_MAX,
         "FIRST_RETRY_LEVEL": send_header.FIRST_RETRY_LEVEL,
         "VERSION_WITH_MAX_RECONSUME": send_header.VERSION_WITH_MAX_RECONSUME,
         "FAST_CODES": list(FAST_CODES),

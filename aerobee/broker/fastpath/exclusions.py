@@ -70,7 +70,9 @@ SEND_BACK_EXTRAS = ("delayMillis", "lastError", "deliveryTries", "deadLetterReas
 SEND_BACK_SPECIAL = (INNER_PREFIX, "TIMER_", TRAN_MSG, LITE_TOPIC)  # beginnings of properties
 SEND_BACK_LEVEL_MAX = 999_999_999
 SEND_BACK_PAIRS_MAX = 128  # properties: each is compared with the others
-RECORD_MARGIN_BYTES = 4_096  # a record's bytes other than its body and its properties, with much to spare
+SEND_BACK_RECORD_BYTES_MAX = (
+    16_384  # a request has 130 bytes, and a burst a thousand requests: each stores the record again
+)
 PRIORITY_CHARS_MAX = 9  # surely no more than PRIORITY_MAX
 GUARDED_FIELDS_MAX = 64  # of a header whose signature is verified
 GUARDED_TEXT_CHARS_MAX = (
@@ -412,6 +414,7 @@ FRAMES: Mapping[str, tuple[Exclusion, ...]] = {
         Exclusion("a delay level below 0, or tries that are used up", "the handler makes a dead letter"),
         Exclusion("a group without a retry topic that has its queues", "the handler creates groups and topics"),
         Exclusion("an offset outside the log's current file, or at which no record begins", "the handler reads the file or refuses"),
+        Exclusion(f"a record of more than {SEND_BACK_RECORD_BYTES_MAX} bytes", "a thousand small requests of one burst would store gigabytes in one iteration of the event loop"),
         Exclusion("a record with an IPv6 host, a sysFlag beyond compression and multiple tags, or a wrong checksum", "the handler knows each form"),
         Exclusion(f"a property twice, more than {SEND_BACK_PAIRS_MAX}, or one that begins with {', '.join(SEND_BACK_SPECIAL)}", "the handler knows which counts"),
         Exclusion("a broker that takes no delayed messages now", "the handler knows why"),

@@ -15,10 +15,10 @@ import orjson
 from aerobee.broker.fastpath.exclusions import (
     ELIGIBLE_SYS_FLAG,
     LEVEL_MAX,
-    RECORD_MARGIN_BYTES,
     SEND_BACK_EXTRAS,
     SEND_BACK_LEVEL_MAX,
     SEND_BACK_PAIRS_MAX,
+    SEND_BACK_RECORD_BYTES_MAX,
     SEND_BACK_SPECIAL,
 )
 from aerobee.broker.fastpath.pop import empty_reply
@@ -33,7 +33,6 @@ from aerobee.message import (
     LEGAL_NAME,
     MAGIC_V1,
     ORIGIN_POSITION,
-    PROPERTIES_BYTES_MAX,
     RETRY_PREFIX,
     TOPIC_BYTES_MAX,
     TRIES_MAX,
@@ -188,11 +187,10 @@ class SendBacks:
         shared = self._shared
         log = shared.log
         at = offset - log.base
-        size_max = shared.store.config.max_message_size + PROPERTIES_BYTES_MAX + RECORD_MARGIN_BYTES
         if at < 0 or at + 4 > len(log.buffer):
             raise ValueError
         size = int.from_bytes(log.buffer[at : at + 4], "big")
-        if not RECORD_BYTES_MIN <= size <= size_max or at + size > len(log.buffer):
+        if not RECORD_BYTES_MIN <= size <= SEND_BACK_RECORD_BYTES_MAX or at + size > len(log.buffer):
             raise ValueError
         return bytes(log.buffer[at : at + size])
 

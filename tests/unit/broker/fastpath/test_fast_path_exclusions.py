@@ -187,6 +187,7 @@ EXAMPLES: dict[str, list[bytes | str]] = {
         "test_send_back_backends.py",
         "test_send_back_backends.py",
         "test_send_back_backends.py",
+        "test_send_back_backends.py",
     ],
     DELIVERY: ["test_delivery_backends.py"] * 4,
     POP: ["test_pop_fast_path.py"] * 5,

@@ -16,11 +16,12 @@ import pytest
 
 from aerobee.broker.admission.record_access import RecordAccess
 from aerobee.broker.fastpath.choice import NATIVE, PYTHON, choose_backend
-from aerobee.broker.fastpath.exclusions import LEVEL_MAX
+from aerobee.broker.fastpath.exclusions import LEVEL_MAX, SEND_BACK_RECORD_BYTES_MAX
 from aerobee.broker.send.send_back import SendBackCalls
 from aerobee.broker.send.send_back_service import SendBackService
 from aerobee.errors import AerobeeError
 from aerobee.message import BORN_HOST_V6, pack_host
+from aerobee.record_head import RECORD_BYTES_MIN
 from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.codes import RequestCode
@@ -299,4 +300,20 @@ def test_levels_beyond_those_of_the_fast_path_are_the_handlers(tmp_path: Path, n
         ext = {"offset": str(result.physical_offset), "group": "group", "delayLevel": str(level)}
         data = encode_frame(RemotingCommand(RequestCode.CONSUMER_SEND_MSG_BACK, ext))
         assert world.burst(data, 0, CONSUMER)[1] == (len(data) if level == LEVEL_MAX else 0)
+    world.close()
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_large_records_are_the_handlers(tmp_path: Path, name: str) -> None:
+    """A burst has a thousand requests of 130 bytes, each of which stores the record again."""
+    world = World(tmp_path, name)
+    for excess in (0, 1):
+        empty = RECORD_BYTES_MIN + len("TopicNormal") + len("UNIQ_KEY\x01U\x02")
+        body = bytes(SEND_BACK_RECORD_BYTES_MAX - empty + excess)
+        result = world.store.append(message("TopicNormal", body, b"UNIQ_KEY\x01U\x02"))
+        assert result.size == SEND_BACK_RECORD_BYTES_MAX + excess
+        world.store.burst_done()
+        ext = {"offset": str(result.physical_offset), "group": "group", "delayLevel": "3"}
+        data = encode_frame(RemotingCommand(RequestCode.CONSUMER_SEND_MSG_BACK, ext))
+        assert world.burst(data, 0, CONSUMER)[1] == (0 if excess else len(data))
     world.close()
