@@ -9,6 +9,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from aerobee.errors import UsageError
 from aerobee.grpc.proto import messages as pb
@@ -42,10 +43,16 @@ async def test_a_proxy_exports_metrics_and_health() -> None:
                 request = pb.QueryRouteRequest(topic=pb.Resource(name="orders"))
                 assert (await client("QueryRoute", request)).status.code == pb.OK
                 text = await page(proxy, "/metrics")
-            labels = 'node_id="p1",node_type="proxy"'
-            assert f"aerobee_grpc_connections{{{labels}}} 1" in text
-            assert f'aerobee_grpc_calls_total{{{labels},rpc="QueryRoute",status="OK"}} 1' in text
-            assert f"aerobee_proxy_waiting_renewals{{{labels}}} 0" in text
+            found_samples = {
+                (sample.name, frozenset(sample.labels.items())): sample.value
+                for family in text_string_to_metric_families(text)
+                for sample in family.samples
+            }
+            node = {("node_type", "proxy"), ("node_id", "p1")}
+            served = node | {("rpc", "QueryRoute"), ("status", "OK")}
+            assert found_samples["aerobee_grpc_connections", frozenset(node)] == 1
+            assert found_samples["aerobee_grpc_calls_total", frozenset(served)] == 1
+            assert found_samples["aerobee_proxy_waiting_renewals", frozenset(node)] == 0
             await page(proxy, "/readyz")
             (found,) = await examine_proxies([proxy.address])
             assert (found.level, found.part) == ("ok", f"proxy {proxy.address}")
