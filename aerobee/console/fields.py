@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from aerobee.errors import UsageError
@@ -13,11 +13,13 @@ Fields = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result or the preview of an action: `text` is a sentence, `rows` are its details."""
+    """The result or the preview of an action: `text` is a sentence, `rows` are its details. `frozen`: fields with which a run
+    does no more than this preview shows."""
 
     command: str
     text: str
     rows: tuple[dict[str, Any], ...] = ()
+    frozen: Fields = field(default_factory=dict)
 
 
 Run = Callable[[Fields, bool], Awaitable[Outcome]]

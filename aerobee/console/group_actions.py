@@ -32,12 +32,15 @@ class GroupActions:
     async def redrive(self, fields: Fields, dry_run: bool) -> Outcome:
         """Redrive the dead-letter messages of a group that are not redriven yet, or those with the given `ids`.
 
-        With `ids` and `waiting` only those of them that are not redriven yet.
+        With `ids` and `waiting` only those of them that are not redriven yet. `until`: queue as broker/id -> the offset before which
+        messages are redriven, for producers choose ids and may choose one twice.
         """
         group = text(fields, "group")
         check_group_name(group)
         ids = _ids(fields)
         only_waiting = not ids or fields.get("waiting") is True
+        until = _until(fields)
+        seen: dict[str, int] = {}
         words = [
             "dlq",
             "redrive",
@@ -53,6 +56,9 @@ class GroupActions:
         is_gap: set[Any] = set()
         async for dead in self._admin.dead_letters(group, only_waiting=only_waiting):
             queue = dead.message.queue
+            name = f"{queue.broker_name}/{queue.queue_id}"
+            if until is not None and dead.message.queue_offset >= until.get(name, 0):
+                continue
             if ids and dead.message_id not in ids:
                 is_gap.add(queue)
                 continue
@@ -73,6 +79,7 @@ class GroupActions:
                 elif queue not in is_gap:
                     done[queue] = dead.message.queue_offset + 1
             rows.append(row)
+            seen[name] = dead.message.queue_offset + 1
         for queue, offset in done.items():
             if only_waiting:
                 await self._admin.commit_redriven(queue, offset)
@@ -82,6 +89,7 @@ class GroupActions:
             command,
             f"{len(rows) - failed} {said} to the retry topic of group {group}, {failed} failed",
             tuple(rows),
+            {"ids": [row["message_id"] for row in rows], "until": seen},
         )
 
     async def reset(self, fields: Fields, dry_run: bool) -> Outcome:
@@ -118,3 +126,12 @@ def _ids(fields: Fields) -> set[str]:
     if not isinstance(ids, (list, tuple)) or len(ids) > REDRIVE_MAX:
         raise UsageError(f"ids must be a list of at most {REDRIVE_MAX} message ids")
     return {str(each) for each in ids}
+
+
+def _until(fields: Fields) -> dict[str, int] | None:
+    until = fields.get("until")
+    if until is None:
+        return None
+    if not isinstance(until, dict) or not all(type(offset) is int for offset in until.values()):
+        raise UsageError("until must have an offset for each queue")
+    return until

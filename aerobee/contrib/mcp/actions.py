@@ -130,8 +130,7 @@ class ActionTools:
     async def _plan(self, action: str, fields: dict[str, Any]) -> dict[str, Any]:
         async with open_admin(self._nameserver) as admin:
             outcome = await self._run(admin, action)(fields, True)
-        if action == "redrive":  # exactly these, whatever dies until the plan is applied
-            fields["ids"] = [row["message_id"] for row in outcome.rows]
+        fields = {**fields, **outcome.frozen}  # exactly these, whatever dies until the plan is applied
         document = {"preview": outcome.text, "command": outcome.command, "rows": _rows(outcome.rows)}
         if action in ("redrive", "reset") and not outcome.rows:
             return document | {"plan": None, "note": "there is nothing to change"}

@@ -15,14 +15,19 @@ from mcp.client.client import Client
 
 from aerobee import Message
 from aerobee.client import Admin, ConsumeFrom, ConsumerConfig, ReceivedMessage, reject
+from aerobee.clock import SystemClock
 from aerobee.contrib.mcp import http as mcp_http
 from aerobee.contrib.mcp import server as mcp_server
 from aerobee.contrib.mcp.answers import ANSWER_CHARS_MAX
 from aerobee.contrib.mcp.http import HttpConfig, HttpServer
 from aerobee.contrib.mcp.server import McpConfig, make_server
 from aerobee.errors import ConfigError
+from aerobee.network import AsyncioNetwork
 from aerobee.ops.commands.tree import run_cli
 from aerobee.remoting.body.recurring_schedule import RecurringSchedule
+from aerobee.remoting.client import RemotingClient
+from aerobee.remoting.codes import RequestCode
+from aerobee.remoting.command import RemotingCommand
 from aerobee.testing import LocalCluster
 from tests.integration.contrib.mcp_client import call, called, refused, stdio_client
 from tests.waiting import wait_until
@@ -333,6 +338,28 @@ async def test_http_closes_connections_that_send_no_request(
             writer.close()
     finally:
         await server.stop()
+
+
+async def test_a_plan_redrives_no_other_message_with_the_same_id(cluster: LocalCluster) -> None:
+    client_to_broker = RemotingClient(clock=SystemClock(), network=AsyncioNetwork())
+
+    async def send_same_id(body: bytes) -> None:
+        header = {
+            "topic": TOPIC, "producerGroup": "p", "queueId": "0", "sysFlag": "0", "bornTimestamp": "1", "defaultTopic": "TBW102",
+            "defaultTopicQueueNums": "4", "flag": "0", "reconsumeTimes": "0", "properties": "UNIQ_KEY\x01SAME\x02",
+        }  # fmt: skip
+        request = RemotingCommand(RequestCode.SEND_MESSAGE, header, body)
+        assert (await client_to_broker.invoke(cluster.broker().address, request, timeout_s=60)).code == 0
+
+    config = McpConfig(nameserver=cluster.nameserver_address, allow_actions=True)
+    async with Client(make_server(config)) as client:
+        await send_same_id(b"first")
+        await die(cluster, 1)
+        plan = await call(client, "plan_redrive", group=GROUP)
+        await send_same_id(b"second")
+        await die(cluster, 2)
+        assert (await call(client, "apply_plan", plan=plan["plan"]))["done"].startswith("1 sent")
+    await client_to_broker.close()
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2"])
