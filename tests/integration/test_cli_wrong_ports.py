@@ -22,7 +22,19 @@ from tests.waiting import wait_for
 
 NO_ANSWER_S = 0.3  # of the peer that never says anything
 ANSWER_S = 60.0  # of all others, on a machine as busy as it may be
-OFFLINE = {"mcp", "up", "nameserver", "broker", "controller", "proxy", "console", "store", "sim", "spark", "context"}
+OFFLINE = {
+    "mcp",
+    "up",
+    "nameserver",
+    "broker",
+    "controller",
+    "proxy",
+    "console",
+    "store",
+    "sim",
+    "spark",
+    "context",
+}
 OFFLINE_COMMANDS = {
     "cluster import",
     "filter test",
