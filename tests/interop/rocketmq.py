@@ -628,7 +628,7 @@ def by_queue(messages: Iterable[dict[str, Any]]) -> dict[tuple[str, int], list[d
 
 
 def commit_offset(puller: JavaClient, queue_fields: dict[str, Any], offset: int) -> None:
-    """Commit until the broker says it: RocketMQ's client commits by a one-way request, of which nobody hears that it was lost."""
+    """Commit until the broker has the offset: RocketMQ's client sends one-way requests, whose loss has no answer."""
 
     def is_committed() -> bool:
         puller.call("commit", **queue_fields, offset=offset)
