@@ -53,8 +53,9 @@ AEROBEE = shlex.split(os.environ.get("AEROBEE_INTEROP_CLI", f"{sys.executable} -
 # A loaded machine of two cores needs up to 20 s for a broker's JVM; six of our brokers together, a second of CPU each, were not
 # there after 90 s at a load of 20.
 START_TIMEOUT_S = 300.0
+# Bodies of 4 MiB through a broker: with 256 MiB of direct memory one failed to answer (OutOfMemoryError), and a consumer waited for ever.
 JAVA = [
-    "java", "-Xms64m", "-Xmx320m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:MaxDirectMemorySize=256m",
+    "java", "-Xms64m", "-Xmx320m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:MaxDirectMemorySize=768m",
     "-Xshare:auto", "-XX:-UsePerfData", "-Dcom.rocketmq.remoting.client.connect.timeout=60000",
     *(f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in ("java.nio", "java.lang", "sun.nio.ch", "jdk.internal.ref")),
 ]  # fmt: skip
