@@ -14,14 +14,14 @@ from importlib.metadata import version
 
 from aerobee.broker.grpc.access import RpcAccess
 from aerobee.broker.grpc.admin_calls import AdminCalls
-from aerobee.broker.grpc.admin_rpcs import ADMIN_SERVICE
+from aerobee.broker.grpc.admin_rpcs import admin_rpc, log_level_rpc
 from aerobee.broker.grpc.admin_server import LEVELS, TYPES
 from aerobee.broker.grpc.client import GrpcClient
 from aerobee.broker.grpc.client_table import ClientTable
 from aerobee.broker.grpc.names import group_name, topic_name
 from aerobee.broker.grpc.refusal import RpcRefused, status
 from aerobee.broker.grpc.requests import BrokerRequests
-from aerobee.broker.grpc.rpc import Rpc, RpcContext, Unary
+from aerobee.broker.grpc.rpc import Rpc, RpcContext
 from aerobee.broker.grpc.times import timestamp_ms
 from aerobee.client.base.topic_route import subscribe_queues
 from aerobee.grpc.proto import messages as pb
@@ -51,27 +51,14 @@ class ProxyAdmin:
 
     def rpcs(self) -> tuple[Rpc, ...]:
         """Every RPC that is served."""
-
-        def change_refused(
-            status: pb.Status,
-        ) -> pb.ChangeLogLevelResponse:  # the one response without a status
-            return pb.ChangeLogLevelResponse(remark=f"{pb.Code.Name(status.code)}: {status.message}")
-
         return (
-            Rpc(
-                "ChangeLogLevel",
-                pb.ChangeLogLevelRequest,
-                change_refused,
-                unary=self.change_log_level,
-                service=ADMIN_SERVICE,
-                has_status=False,
-            ),
-            _admin("GetProxyRuntimeStats", self.runtime_stats),
-            _admin("DescribeTopicStatus", self.describe_topic),
-            _admin("GetTopicRoute", self.topic_route),
-            _admin("ListConsumerConnection", self.list_connections),
-            _admin("PrintThreadStackTrace", self.stack_trace),
-            _admin("ResetGroupOffset", self.reset_offset),
+            log_level_rpc(self.change_log_level),
+            admin_rpc("GetProxyRuntimeStats", self.runtime_stats),
+            admin_rpc("DescribeTopicStatus", self.describe_topic),
+            admin_rpc("GetTopicRoute", self.topic_route),
+            admin_rpc("ListConsumerConnection", self.list_connections),
+            admin_rpc("PrintThreadStackTrace", self.stack_trace),
+            admin_rpc("ResetGroupOffset", self.reset_offset),
         )
 
     def change_log_level(
@@ -207,14 +194,3 @@ class ProxyAdmin:
 def _topics_of(client: GrpcClient) -> set[str]:
     consumers = client.heartbeat.consumer_data_set if client.heartbeat else ()
     return {data.topic for consumer in consumers for data in consumer.subscription_data_set}
-
-
-def _admin(name: str, serve: Unary) -> Rpc:
-    response = getattr(pb, f"{name}Response")
-    return Rpc(
-        name,
-        getattr(pb, f"{name}Request"),
-        lambda status: response(status=status),
-        unary=serve,
-        service=ADMIN_SERVICE,
-    )

@@ -28,38 +28,44 @@ def make_admin_rpcs(
     server = AdminServerRpcs(parts=parts, clients=clients, calls=calls)
     groups = AdminGroupRpcs(parts=parts, lite=lite, calls=calls)
     messages = AdminMessageRpcs(parts=parts, calls=calls, send=send)
-
-    def change_refused(status: pb.Status) -> pb.ChangeLogLevelResponse:  # the one response without a status
-        return pb.ChangeLogLevelResponse(remark=f"{pb.Code.Name(status.code)}: {status.message}")
-
     return (
-        Rpc(
-            "ChangeLogLevel",
-            pb.ChangeLogLevelRequest,
-            change_refused,
-            unary=server.change_log_level,
-            service=ADMIN_SERVICE,
-            has_status=False,
-        ),
-        _admin("DescribeTopicStatus", server.describe_topic),
-        _admin("ListSubscription", groups.list_subscriptions),
-        _admin("DescribeSubscription", groups.describe_subscriptions),
-        _admin("DeleteSubscription", groups.delete_subscription),
-        _admin("DescribeGroupAccumulation", groups.accumulation),
-        _admin("ListConsumerConnection", groups.list_connections),
-        _admin("ResetGroupOffset", groups.reset_offset),
-        _admin("QueryMessage", messages.query, pb.ListMessageRequest),
-        _admin("PrintThreadStackTrace", server.stack_trace),
-        _admin("VerifyMessage", messages.verify),
-        _admin("AdminSendMessage", messages.send),
-        _admin("GetConsumerRunningInfo", server.running_info),
-        _admin("GetTopicRoute", server.topic_route),
-        _admin("QueryTimeSpan", groups.time_spans),
-        _admin("GetProxyRuntimeStats", server.runtime_stats),
+        log_level_rpc(server.change_log_level),
+        admin_rpc("DescribeTopicStatus", server.describe_topic),
+        admin_rpc("ListSubscription", groups.list_subscriptions),
+        admin_rpc("DescribeSubscription", groups.describe_subscriptions),
+        admin_rpc("DeleteSubscription", groups.delete_subscription),
+        admin_rpc("DescribeGroupAccumulation", groups.accumulation),
+        admin_rpc("ListConsumerConnection", groups.list_connections),
+        admin_rpc("ResetGroupOffset", groups.reset_offset),
+        admin_rpc("QueryMessage", messages.query, pb.ListMessageRequest),
+        admin_rpc("PrintThreadStackTrace", server.stack_trace),
+        admin_rpc("VerifyMessage", messages.verify),
+        admin_rpc("AdminSendMessage", messages.send),
+        admin_rpc("GetConsumerRunningInfo", server.running_info),
+        admin_rpc("GetTopicRoute", server.topic_route),
+        admin_rpc("QueryTimeSpan", groups.time_spans),
+        admin_rpc("GetProxyRuntimeStats", server.runtime_stats),
     )
 
 
-def _admin(name: str, serve: Unary, request: type[Any] | None = None) -> Rpc:
+def log_level_rpc(serve: Unary) -> Rpc:
+    """ChangeLogLevel, whose response is the only one without a status: its remark says what was refused."""
+
+    def refused(status: pb.Status) -> pb.ChangeLogLevelResponse:
+        return pb.ChangeLogLevelResponse(remark=f"{pb.Code.Name(status.code)}: {status.message}")
+
+    return Rpc(
+        "ChangeLogLevel",
+        pb.ChangeLogLevelRequest,
+        refused,
+        unary=serve,
+        service=ADMIN_SERVICE,
+        has_status=False,
+    )
+
+
+def admin_rpc(name: str, serve: Unary, request: type[Any] | None = None) -> Rpc:
+    """An RPC of the Admin service. `request`: its message, if it is not named as the RPC is."""
     response = getattr(pb, f"{name}Response")
     return Rpc(
         name,
