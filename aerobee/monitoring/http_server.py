@@ -58,7 +58,7 @@ WRITE_BYTES = 65_536
 RESPONSE_S = 60.0  # Prometheus gives up after its scrape_timeout, 10 s
 CONNECTIONS_MAX = 256
 SHARED_FROM_S = 0.01
-SHARED_TIMES = 20  # a page of prometheus-client that took some CPU is served for so many times as long
+SHARED_TIMES = 20  # a page of prometheus-client is served again for 20 times the CPU time that it took
 SMALL_AGAIN_S = 60.0
 GZIP_LEVEL = 1
 

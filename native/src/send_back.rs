@@ -294,7 +294,7 @@ impl Asked {
 }
 
 impl<'a> Pairs<'a> {
-    /// Properties of which each has a name and a value, and none of which makes more of the message than a record to store.
+    /// Read properties that each have a name and a value. None when one is special: SEND_BACK_SPECIAL is for the handler.
     fn read(text: &'a [u8]) -> Option<Self> {
         std::str::from_utf8(text).ok()?;
         if text.contains(&0) {

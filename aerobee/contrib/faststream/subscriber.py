@@ -23,7 +23,7 @@ from aerobee.contrib.faststream.publisher import ReplyPublisher, spec_address
 from aerobee.contrib.faststream.settings import Delivery
 from aerobee.contrib.faststream.tag_filter import TagFilter
 
-CANCEL_WITHIN_S = 5.0  # stop() waits so long for handlers that it has cancelled
+CANCEL_WITHIN_S = 5.0  # how long stop() waits for handlers that it has cancelled
 
 
 @dataclass(kw_only=True)

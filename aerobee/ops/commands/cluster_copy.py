@@ -305,7 +305,7 @@ async def _create_schedules(admin: Admin, address: str, schedules: Iterable[Stor
 
 
 async def _schedules(admin: Admin, address: str) -> tuple[StoredSchedule, ...]:
-    """The schedules of a broker; none of RocketMQ's."""
+    """The schedules of a broker. A broker of RocketMQ has no schedules."""
     try:
         found = await admin.schedules(broker=address)
     except RequestNotSupported:
