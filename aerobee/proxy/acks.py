@@ -19,9 +19,9 @@ from aerobee.broker.grpc.times import duration_ms
 from aerobee.errors import AerobeeError, RemoteError
 from aerobee.grpc.proto import messages as pb
 from aerobee.proxy.cluster import ProxyCluster
-from aerobee.proxy.handles import Handles
+from aerobee.proxy.handles import INVALID_RECEIPT, Handles
 from aerobee.proxy.renewals import ProxyRenewals
-from aerobee.remoting.codes import RequestCode, ResponseCode
+from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
 
 
@@ -132,9 +132,6 @@ class ProxyAcks:
 
 
 def _status_of(error: Exception) -> pb.Status:
-    if isinstance(error, RemoteError) and error.code in (
-        ResponseCode.NO_MESSAGE,
-        ResponseCode.MESSAGE_ILLEGAL,
-    ):
+    if isinstance(error, RemoteError) and error.code in INVALID_RECEIPT:
         return status(pb.INVALID_RECEIPT_HANDLE, error.remark)
     return status_of(error)

@@ -20,10 +20,13 @@ from aerobee.property_names import LITE_TOPIC
 from aerobee.proxy.background import Background
 from aerobee.proxy.cluster import ProxyCluster
 from aerobee.remoting.body.pop_handle import real_topic, topic_before_retry
-from aerobee.remoting.codes import RequestCode
+from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand, boolean_text
 
 log = logging.getLogger(__name__)
+
+# A broker's refusals of a receipt that stays invalid; after any other one it may be used later.
+INVALID_RECEIPT = (ResponseCode.NO_MESSAGE, ResponseCode.MESSAGE_ILLEGAL)
 
 
 class Handles:

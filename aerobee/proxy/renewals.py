@@ -16,8 +16,9 @@ from aerobee.broker.grpc.renewals import RETRY_MS
 from aerobee.client.base.tasks import Tasks
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, RemoteError
+from aerobee.log_throttle import LogThrottle
 from aerobee.proxy.background import Background
-from aerobee.proxy.handles import Handles
+from aerobee.proxy.handles import INVALID_RECEIPT, Handles
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +33,7 @@ class ProxyRenewals:
         self._work = Background(tasks, "proxy-renewal")
         self._clock = clock
         self.table = RenewalTable()
+        self._failures = LogThrottle(log, clock.monotonic)
 
     @property
     def waiting_count(self) -> int:
@@ -69,14 +71,19 @@ class ProxyRenewals:
     async def _renew(self, renewed: Renewed) -> None:
         if not renewed.is_kept:  # acknowledged while it waited
             return
-        receipt = renewed.receipt
+        receipt, now_ms = renewed.receipt, self._clock.now_ms()
+        if receipt.handle.revive_time <= now_ms:  # it waited for too long
+            self.table.remove(renewed)
+            return
         try:
             changed = await self._handles.change(renewed.group, renewed.topic, receipt, renewed.step_ms)
-        except RemoteError as error:
-            log.info("message %s of %s is not renewed any more: %s", receipt, renewed.group, error)
-            self.table.remove(renewed)
         except (RpcRefused, AerobeeError) as error:  # RpcRefused: no broker has the topic now
-            log.warning("message %s of %s cannot be renewed now: %s", receipt, renewed.group, error)
+            if isinstance(error, RemoteError) and error.code in INVALID_RECEIPT:
+                log.info("message %s of %s is not renewed any more: %s", receipt, renewed.group, error)
+                self.table.remove(renewed)
+                return
+            text = "message %s of %s cannot be renewed now: %s"
+            self._failures.warn(renewed.group, text, receipt, renewed.group, error)
             self.table.failed(renewed, self._clock.now_ms() + RETRY_MS)
         else:
             if renewed.is_kept:

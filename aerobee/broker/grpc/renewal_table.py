@@ -2,7 +2,7 @@
 
 A client keeps the receipt handle that it got, and each renewal makes a new one: the table finds the handle in force by the
 first one. A message is renewed RENEW_AHEAD_MS before it would come back, for longer each time (STEPS_MS), until RENEW_MAX_MS have
-passed since it was handed out. A client that has made no call for CLIENT_SILENT_MS is gone, and its messages come back.
+passed since it was handed out. A renewal that fails is retried until the message comes back. A client that has made no call for CLIENT_SILENT_MS is gone, and its messages come back.
 
 The table is memory alone: after a restart of the broker a message comes back when the time of its last renewal ends.
 Source: ReceiptHandleManager, RenewStrategyPolicy (RocketMQ 5.5.0). Core: time is an argument.
@@ -23,7 +23,6 @@ STEPS_MS = (60_000, 180_000, 300_000, 600_000, 1_800_000, 3_600_000)  # the last
 RENEW_MAX_MS = 10_800_000
 CLIENT_SILENT_MS = 120_000
 RECEIPTS_MAX = 200_000  # further messages are not renewed, and redelivered after FIRST_INVISIBLE_MS
-FAILURES_MAX = 3
 
 Client = tuple[str, str]  # client id, user
 Key = tuple[str, str]  # group, text of the first receipt handle
@@ -47,7 +46,6 @@ class Renewed:
     receipt: Receipt
     taken_ms: int
     renewal_count: int = 0
-    failure_count: int = 0
     is_kept: bool = True
 
     @property
@@ -143,13 +141,11 @@ class RenewalTable:
         """A renewal succeeded: store the message's new receipt."""
         renewed.receipt = receipt
         renewed.renewal_count += 1
-        renewed.failure_count = 0
         self._push(renewed)
 
     def failed(self, renewed: Renewed, retry_ms: int) -> None:
-        """A renewal failed: retry at `retry_ms`, at most FAILURES_MAX times."""
-        renewed.failure_count += 1
-        if renewed.failure_count >= FAILURES_MAX:
+        """A renewal failed: retry at `retry_ms`, or forget the message if its invisible time has ended by then."""
+        if retry_ms >= renewed.receipt.handle.revive_time:
             self.remove(renewed)
         else:
             heapq.heappush(self._due, (retry_ms, next(self._sequence), renewed))

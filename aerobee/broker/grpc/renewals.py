@@ -10,15 +10,20 @@ from collections.abc import Callable
 from aerobee.broker.grpc.receipt_handle import Receipt
 from aerobee.broker.grpc.renewal_table import Action, Client, RenewalTable, Renewed
 from aerobee.broker.pop.ack_service import AckService, ChangeRequest
-from aerobee.broker.state.refusal import Refused
+from aerobee.broker.state.refusal import Reason, Refused
 from aerobee.clock import Clock, Timer, wall_wait_s
 from aerobee.errors import RemoteError, StoreError
+from aerobee.log_throttle import LogThrottle
 
 log = logging.getLogger(__name__)
 
 GIVE_BACK_MS = 1_000  # invisibleTimeMillsWhenClear
 RETRY_MS = 1_000
 WAIT_S_MIN = 0.05
+INVALID = (
+    Reason.HANDLE_ILLEGAL,
+    Reason.NOT_HELD,
+)  # a receipt that stays invalid; after other refusals it may be renewed later
 
 
 class Renewals:
@@ -32,6 +37,7 @@ class Renewals:
         self._may_write = may_write
         self._clock = clock
         self.table = RenewalTable()
+        self._failures = LogThrottle(log, clock.monotonic)
         self._timer: Timer | None = None
         self._armed_ms = 0
 
@@ -98,11 +104,13 @@ class Renewals:
         )
         try:
             changed = self._acks.change_invisible(change, renewed.address)
-        except (Refused, RemoteError) as error:
-            log.info("message %s of %s is not renewed any more: %s", receipt, renewed.group, error)
-            self.table.remove(renewed)
-        except StoreError as error:
-            log.warning("message %s of %s cannot be renewed now: %s", receipt, renewed.group, error)
+        except (Refused, RemoteError, StoreError) as error:
+            if isinstance(error, Refused) and error.reason in INVALID:
+                log.info("message %s of %s is not renewed any more: %s", receipt, renewed.group, error)
+                self.table.remove(renewed)
+                return
+            text = "message %s of %s cannot be renewed now: %s"
+            self._failures.warn(renewed.group, text, receipt, renewed.group, error)
             self.table.failed(renewed, now_ms + RETRY_MS)
         else:
             self.table.renewed(renewed, Receipt(changed.handle, receipt.physical_offset))

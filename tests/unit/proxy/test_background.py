@@ -12,6 +12,7 @@ from aerobee.broker.grpc.receipt_handle import Receipt
 from aerobee.broker.grpc.refusal import RpcRefused
 from aerobee.client.base.tasks import Tasks
 from aerobee.clock import ManualClock
+from aerobee.errors import RemoteError
 from aerobee.grpc.proto import messages as pb
 from aerobee.proxy import background
 from aerobee.proxy.background import AT_ONCE, Background
@@ -111,6 +112,54 @@ async def test_a_topic_without_a_route_keeps_no_other_renewal_waiting() -> None:
     clock.advance(3)
     renewals.look()
     await wait_until(lambda: broker.changed == 3 * AT_ONCE)
+    await tasks.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "is_kept"), [(1, True), (2, True), (14, True), (16, True), (13, False), (208, False)]
+)
+async def test_a_renewal_is_retried_unless_its_receipt_is_invalid(code: int, is_kept: bool) -> None:
+    """A broker that is busy, or changes its role, ended the renewal for ever, and the message came to another client."""
+    clock, tasks = ManualClock(), Tasks()
+
+    class Busy(SlowBroker):
+        error: RemoteError | None = RemoteError(code, "not now")
+        refused = 0
+
+        async def change(self, group: str, topic: str, receipt: Receipt, invisible_ms: int) -> Receipt:
+            if self.error is not None:
+                self.refused += 1
+                raise self.error
+            return await super().change(group, topic, receipt, invisible_ms)
+
+    broker = Busy()
+    handles: Any = broker
+    renewals = ProxyRenewals(handles, tasks, clock)
+    renewals.add("g", ("c", ""), "", "t", Receipt(Handle(0, clock.now_ms(), 60_000, 0, "0", "b", 0, 0), 1))
+    clock.advance(50)
+    for _ in range(8):
+        clock.advance(1)
+        renewals.look()
+        await settled()
+    assert (broker.refused, len(renewals.table)) == ((8, 1) if is_kept else (1, 0))
+    broker.error = None
+    broker.going.release()
+    clock.advance(1)
+    renewals.look()
+    await settled()
+    assert broker.changed == is_kept
+    await tasks.close()
+
+
+async def test_a_message_whose_time_has_ended_is_not_renewed() -> None:
+    clock, tasks, broker = ManualClock(), Tasks(), SlowBroker()
+    handles: Any = broker
+    renewals = ProxyRenewals(handles, tasks, clock)
+    renewals.add("g", ("c", ""), "", "t", Receipt(Handle(0, clock.now_ms(), 60_000, 0, "0", "b", 0, 0), 1))
+    clock.advance(61)
+    renewals.look()
+    await settled()
+    assert (broker.running, len(renewals.table)) == (0, 0)
     await tasks.close()
 
 

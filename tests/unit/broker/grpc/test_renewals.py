@@ -10,7 +10,6 @@ import pytest
 from aerobee.broker.grpc.receipt_handle import Receipt
 from aerobee.broker.grpc.renewal_table import (
     CLIENT_SILENT_MS,
-    FAILURES_MAX,
     FIRST_INVISIBLE_MS,
     RENEW_AHEAD_MS,
     RENEW_MAX_MS,
@@ -22,7 +21,7 @@ from aerobee.broker.grpc.renewals import GIVE_BACK_MS, Renewals
 from aerobee.broker.pop.ack_service import Changed, ChangeRequest
 from aerobee.broker.state.refusal import Reason, Refused
 from aerobee.clock import ManualClock
-from aerobee.errors import StoreFull
+from aerobee.errors import RemoteError, StoreFull
 from aerobee.remoting.body.pop_handle import Handle
 
 CLIENT, OTHER = ("client", "alice"), ("client", "bob")
@@ -143,8 +142,27 @@ def test_a_renewal_that_fails_is_tried_again(world: World) -> None:
     world.advance(2_000)
     assert len(world.acks.changes) == 1
     world.acks.error = StoreFull("the disk is full")
-    world.advance(STEPS_MS[0] + FAILURES_MAX * 2_000)
+    world.advance(STEPS_MS[0] + 2_000)
     assert len(world.renewals.table) == 0
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Refused(Reason.NOT_MASTER, "the broker is a slave"),
+        Refused(Reason.TOPIC_UNKNOWN, "the topic is not here yet"),
+        RemoteError(2, "flow control"),
+    ],
+)
+def test_a_renewal_is_retried_until_the_message_comes_back(world: World, error: Exception) -> None:
+    """The first refusal, and the third failure of any kind, ended the renewal."""
+    world.take()
+    world.acks.error = error
+    world.advance(FIRST_INVISIBLE_MS - 3_000)
+    assert len(world.renewals.table) == 1
+    world.acks.error = None
+    world.advance(2_000)
+    assert len(world.acks.changes) == 1
 
 
 def test_a_broker_that_serves_pop_no_more_writes_nothing(world: World) -> None:
