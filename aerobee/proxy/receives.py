@@ -171,6 +171,7 @@ class ProxyReceives:
             "pollTime": str(wait_ms),
             "bornTime": str(self._cluster.clock.now_ms()),
             "bname": named,
+            POP_ID_FIELD: str(next(self._pop_ids)),
         }
         if request.attempt_id:
             fields["attemptId"] = request.attempt_id
@@ -179,7 +180,6 @@ class ProxyReceives:
             fields |= {"clientId": broker_client_id(context.client), "maxMsgNum": count}
         else:
             fields |= {
-                POP_ID_FIELD: str(next(self._pop_ids)),
                 "queueId": str(ANY_QUEUE),
                 "maxMsgNums": count,
                 "initMode": INIT_FROM_MAX,
@@ -201,7 +201,7 @@ class ProxyReceives:
 
     async def _withdraw(self, asked: Asked) -> None:
         """Have the broker answer a pop for which no client waits any more, if it can."""
-        if asked.broker_name in self._cannot_withdraw or POP_ID_FIELD not in asked.fields:
+        if asked.broker_name in self._cannot_withdraw:
             return
         names = ("consumerGroup", "topic", POP_ID_FIELD)
         request = RemotingCommand(

@@ -11,10 +11,10 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from aerobee.broker.admission.held_request import HeldRequest
 from aerobee.broker.lite.lite_service import LiteService, LiteSync, OffsetKind, OffsetOption, SyncAction
 from aerobee.broker.membership.heartbeat import CLIENT_ID_CHARS_MAX
 from aerobee.broker.pop.pop_service import PopOutcome, PopRequest, PopStatus
+from aerobee.broker.pop.withdrawals import WithdrawablePop, Withdrawals
 from aerobee.broker.state.refusal import Refused, remote_refusal
 from aerobee.errors import AerobeeError, MalformedFrame, RemoteError, StoreError
 from aerobee.remoting import fastjson
@@ -44,8 +44,10 @@ _KINDS = {
 class LiteCalls:
     """Handlers of both requests."""
 
-    def __init__(self, service: LiteService) -> None:
+    def __init__(self, service: LiteService, withdrawals: Withdrawals) -> None:
+        """`withdrawals` are those of POP_MESSAGE, too."""
         self._service = service
+        self._withdrawals = withdrawals
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -103,29 +105,48 @@ class LiteCalls:
             ordered=True,
             attempt_id=request.text("attemptId", ""),
         )
+        call = _Call(peer, request, self._withdrawals, self._service)
         try:
-            outcome = self._service.pop(asked, request.text("clientId"), _Call(peer, request))
+            outcome = self._service.pop(asked, request.text("clientId"), call)
         except (Refused, RemoteError, StoreError) as error:
             return _refusal(request, error)
         if isinstance(outcome, Coroutine):
-            return self._pop_cold(request, outcome)
-        return None if outcome is None else _reply(request, outcome)
+            return self._pop_cold(call, outcome)
+        return self._reply(call, outcome)
 
-    async def _pop_cold(self, request: RemotingCommand, pop: Coroutine[Any, Any, PopOutcome | None]) -> Reply:
+    async def _pop_cold(self, call: _Call, pop: Coroutine[Any, Any, PopOutcome | None]) -> Reply:
         try:
             outcome = await pop
         except (Refused, RemoteError, StoreError) as error:
-            return _refusal(request, error)
-        return None if outcome is None else _reply(request, outcome)
+            return _refusal(call.request, error)
+        return self._reply(call, outcome)
+
+    def _reply(self, call: _Call, outcome: PopOutcome | None) -> Reply:
+        """The answer, or None when it leaves later."""
+        if outcome is None:
+            self._withdrawals.note_pending(call)
+            return None
+        return _reply(call.request, outcome)
 
 
-class _Call(HeldRequest):
+class _Call(WithdrawablePop):
     """One POP_LITE_MESSAGE request while LiteService serves it."""
 
-    __slots__ = ()
+    __slots__ = ("_service",)
+
+    def __init__(
+        self, peer: Peer, request: RemotingCommand, withdrawals: Withdrawals, service: LiteService
+    ) -> None:
+        super().__init__(peer, request, withdrawals)
+        self._service = service
+
+    def drop(self) -> bool:
+        """As WithdrawablePop."""
+        return self._service.drop(self)
 
     def deliver(self, outcome: PopOutcome) -> None:
         """As PopCall."""
+        self._withdrawals.ended(self)
         if self.caller.is_open:
             self.caller.send(_reply(self.request, outcome))
 

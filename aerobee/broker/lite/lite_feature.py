@@ -75,7 +75,7 @@ class LiteTopics(Feature):
         )
         pop.on_lite_free = self.service.on_free
         parts.pending_pulls.on_release_all(self.service.release_all)
-        self._calls = LiteCalls(self.service)
+        self._calls = LiteCalls(self.service, pop.withdrawals)
         self._timer: Timer | None = None
         self._register_numbers()
 

@@ -359,9 +359,9 @@ class LiteService:
         except ColdData:
             return self._serve_cold(waits, call, until_ms)
 
-    def drop(self, call: PopCall) -> None:
-        """The caller no longer waits for a call of pop()."""
-        self._waiting.drop(call)
+    def drop(self, call: PopCall) -> bool:
+        """The caller no longer waits for a call of pop(). False for a call that is not pending."""
+        return self._waiting.drop(call)
 
     def _check(self, asked: PopRequest) -> None:
         self._checks.may_consume(asked.group, asked.topic, ANY_QUEUE)

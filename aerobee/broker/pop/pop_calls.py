@@ -1,8 +1,7 @@
 """POP_MESSAGE 200050 and PEEK_MESSAGE 200052 by remoting: decodes requests, and encodes outcomes of PopService.
 
-A pop that finds nothing is answered POLLING_TIMEOUT (210). AEROBEE_WITHDRAW_POP 910055 has a pending pop answered so now: a proxy sends
-it when the client for which it pops has left, so that another one gets the message. With sync flush the answer waits until its check points are on the
-disk: what is handed out is never lost.
+A pop that finds nothing is answered POLLING_TIMEOUT (210), one that is withdrawn (withdrawals.py) as well. With sync flush the answer waits
+until its check points are on the disk: what is handed out is never lost.
 """
 
 from __future__ import annotations
@@ -12,11 +11,19 @@ from operator import itemgetter
 from typing import Any
 
 from aerobee.broker.admission.ack import AckPolicy
-from aerobee.broker.admission.held_request import HeldRequest
 from aerobee.broker.fastpath.pop import found_reply
 from aerobee.broker.fastpath.request import UNREADABLE, FallBackToHandler, born_time, number
 from aerobee.broker.pop.engine import INIT_FROM_MIN, ColdData, PopEngine, PopWant, Taken
-from aerobee.broker.pop.pop_service import LATE_MS, PopOutcome, PopPlan, PopRequest, PopService, PopStatus
+from aerobee.broker.pop.pop_service import (
+    LATE_MS,
+    PopCall,
+    PopOutcome,
+    PopPlan,
+    PopRequest,
+    PopService,
+    PopStatus,
+)
+from aerobee.broker.pop.withdrawals import WithdrawablePop, Withdrawals
 from aerobee.broker.state.refusal import Refused, remote_refusal
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, RemoteError, StoreError
@@ -25,11 +32,10 @@ from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.frame import encode_frame
 from aerobee.remoting.peer import Handler, Peer, Reply
-from aerobee.remoting.protocol import HOLD_MS_MAX, POP_ID_FIELD
+from aerobee.remoting.protocol import HOLD_MS_MAX
 from aerobee.store.message_store import MessageStore
 
 PLANS_MAX = 1_024
-POP_ID_CHARS_MAX = 64
 # Parameters of a pop, other than its born time.
 _FIELDS = (
     "consumerGroup", "topic", "queueId", "maxMsgNums", "invisibleTime",
@@ -74,13 +80,13 @@ class PopCalls:
         self._ack = ack
         self._clock = clock
         self._plans: dict[tuple[str | None, ...], PopPlan] = {}
-        self._named: dict[Peer, dict[str, _Call]] = {}  # pending pops with POP_ID_FIELD
+        self.withdrawals = Withdrawals()
 
     def handlers(self) -> dict[int, Handler]:
         return {
             RequestCode.POP_MESSAGE: self.pop,
             RequestCode.PEEK_MESSAGE: self.peek,
-            RequestCode.AEROBEE_WITHDRAW_POP: self.withdraw,
+            RequestCode.AEROBEE_WITHDRAW_POP: self.withdrawals.withdraw,
         }
 
     def pop(self, peer: Peer, request: RemotingCommand) -> Reply | Coroutine[Any, Any, Reply]:
@@ -95,7 +101,7 @@ class PopCalls:
         if isinstance(outcome, Coroutine):
             return self._pop_cold(call, outcome)
         if outcome is None:
-            self._note_pending(call)
+            self.withdrawals.note_pending(call)
         return self._reply(peer, request, outcome)
 
     async def _pop_cold(self, call: _Call, pop: Coroutine[Any, Any, PopOutcome | None]) -> Reply:
@@ -104,35 +110,12 @@ class PopCalls:
         except (Refused, RemoteError, StoreError) as error:
             return _refusal(call.request, error)
         if outcome is None:
-            self._note_pending(call)
+            self.withdrawals.note_pending(call)
         return self._reply(call.caller, call.request, outcome)
 
-    def withdraw(self, peer: Peer, request: RemotingCommand) -> Reply:
-        """End a pending pop of this connection. One that is no longer pending has been answered, or is now."""
-        call = self._named.get(peer, {}).get(request.text(POP_ID_FIELD))
-        if call is not None and self._service.drop(call):
-            self.ended(call)
-            peer.send(call.request.reply(ResponseCode.POLLING_TIMEOUT, remark="withdrawn"))
-        return request.reply()
-
-    def _note_pending(self, call: _Call) -> None:
-        pop_id = call.pop_id
-        if not pop_id:
-            return
-        named = self._named.get(call.caller)
-        if named is None:
-            named = self._named[call.caller] = {}
-            call.caller.on_close(self._connection_closed)
-        named[pop_id] = call
-
-    def _connection_closed(self, peer: Peer) -> None:
-        self._named.pop(peer, None)
-
-    def ended(self, call: _Call) -> None:
-        """A pending pop is answered."""
-        named = self._named.get(call.caller)
-        if named is not None and named.get(call.pop_id) is call:
-            del named[call.pop_id]
+    def drop(self, call: PopCall) -> bool:
+        """As PopService.drop()."""
+        return self._service.drop(call)
 
     def deliver(self, peer: Peer, request: RemotingCommand, outcome: PopOutcome) -> None:
         """Answer a pop that has waited."""
@@ -260,7 +243,7 @@ class PopCalls:
         call = _Call(peer, request, self)
         outcome = self._service.nothing(asked, call, want, taken, until_ms)
         if outcome is None:
-            self._note_pending(call)
+            self.withdrawals.note_pending(call)
         reply = self._reply(peer, request, outcome)
         return b"" if reply is None else encode_frame(reply)
 
@@ -276,30 +259,23 @@ def order_count_info(taken: Taken) -> str:
     return ";".join(found)
 
 
-class _Call(HeldRequest):
+class _Call(WithdrawablePop):
     """One POP_MESSAGE request while PopService serves it."""
 
     __slots__ = ("_calls",)
 
     def __init__(self, peer: Peer, request: RemotingCommand, calls: PopCalls) -> None:
-        super().__init__(peer, request)
+        super().__init__(peer, request, calls.withdrawals)
         self._calls = calls
 
-    @property
-    def pop_id(self) -> str:
-        """By which its connection may withdraw it; empty: not at all."""
-        pop_id = self.request.field(POP_ID_FIELD) or ""
-        return pop_id if len(pop_id) <= POP_ID_CHARS_MAX else ""
+    def drop(self) -> bool:
+        """As WithdrawablePop."""
+        return self._calls.drop(self)
 
     def deliver(self, outcome: PopOutcome) -> None:
         """As PopCall."""
-        self._calls.ended(self)
+        self._withdrawals.ended(self)
         self._calls.deliver(self.caller, self.request, outcome)
-
-    def refuse(self, error: AerobeeError) -> None:
-        """As HeldRequest."""
-        self._calls.ended(self)
-        super().refuse(error)
 
 
 def _refusal(request: RemotingCommand, error: AerobeeError) -> RemotingCommand:

@@ -133,6 +133,7 @@ class Pop(Feature):
         store.on_arrival(self.reviver.on_appended, self._log.topic)
         parts.offsets.on_reset(self._offset_reset)
         parts.pending_pulls.on_release_all(self._release_waiting)
+        self.withdrawals = self._pop_calls.withdrawals
         forget_plans = self._pop_calls.forget_plans
         parts.topics.on_change(lambda _: forget_plans())
         parts.groups.on_change(forget_plans)

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from aerobee.broker.lite.lite_service import LiteService
+from aerobee.broker.pop.pop_service import PopCall
 from aerobee.grpc.proto import messages as pb
 from aerobee.lite_topic import lite_queue
 from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
@@ -189,6 +191,28 @@ async def test_a_waiting_client_is_woken_and_others_are_not(
         assert not polls[0].done()
         await send(client, "room1", b"for one")
         assert seen(await polls[0]) == [("room1", b"for one")]
+
+
+async def test_a_pop_behind_a_proxy_is_withdrawn_when_its_client_leaves(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stayed pending at the broker, and took the next message of the lite topic."""
+    waiting, dropped, drop = cluster.broker().services.lite._waiting, list[bool](), LiteService.drop
+
+    def note(service: LiteService, call: PopCall) -> bool:
+        dropped.append(drop(service, call))
+        return dropped[-1]
+
+    monkeypatch.setattr(LiteService, "drop", note)
+    async with served(cluster, "proxy") as address, GrpcClient(address) as client:
+        await sync(client, "room1")
+        poll = asyncio.create_task(receive(client, poll_s=20))
+        await wait_until(lambda: waiting.count == 1)
+        poll.cancel()
+        await wait_until(lambda: dropped)
+        assert (dropped, waiting.count) == ([True], 0)
+        await send(client, "room1", b"next")
+        assert seen(await receive(client)) == [("room1", b"next")]
 
 
 async def test_a_shared_group_gets_each_message_once(cluster: LocalCluster, client: GrpcClient) -> None:
