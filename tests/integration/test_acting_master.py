@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 
+from aerobee.broker.acting import deliveries, waiting
 from aerobee.broker.acting.acting_master import ActingMaster
 from aerobee.broker.acting.escape_bridge import EscapeBridge, Escaping
 from aerobee.broker.assembly.broker import Broker
+from aerobee.broker.delay.redelivery import WaitingMessage
 from aerobee.broker.state.role import Role
+from aerobee.broker.timer.timer_feature import Timers
 from aerobee.clock import SystemClock
 from aerobee.message import decode_records
 from aerobee.nameserver.config import NameServerConfig
@@ -24,6 +27,7 @@ from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.fastjson import dumps, loads
+from aerobee.store.message_store import MessageStore
 from aerobee.system_names import HALF_TOPIC
 from tests.integration.broker_calls import make_broker, pull_request, records_of, send_request
 from tests.integration.pop_requests import ack, pop
@@ -32,6 +36,7 @@ from tests.integration.replica_pair import SLAVE, same
 from tests.ports import free_broker_port
 from tests.waiting import wait_until
 
+TIMERS = 40
 LEVELS = {"message_delay_level": "1s 8s 20s"}
 ACTING = {
     "enable_slave_acting_master": True,
@@ -233,6 +238,57 @@ async def test_what_is_due_leaves_for_another_broker_and_comes_once(cluster: Clu
     await wait_until(lambda: len(delivered()) >= 6, "what was left comes at the master", timeout_s=90)
     assert delivered() == names
     await same(master, cluster.slave)
+
+
+async def test_an_acting_master_reads_no_timer_before_it_is_due(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the timer topic nor the log grows the reading: the units of the copied wheel name what waits."""
+    await cluster.begin(recall_message_enable=True, enable_remote_escape=False)
+    due_ms = cluster.master.clock.now_ms() + 3_600_000
+    handles = []
+    for number in range(TIMERS):
+        text = f"UNIQ_KEY\x01timer{number}\x02TIMER_DELIVER_MS\x01{due_ms + number * 1000}\x02"
+        reply = await cluster.ask(cluster.master, send_request("t", b"later", properties=text))
+        handles.append((reply.ext or {})["recallHandle"])
+    fields = {"topic": "t", "recallHandle": handles[0], "producerGroup": "g"}
+    await cluster.ask(cluster.master, RemotingCommand(RequestCode.RECALL_MESSAGE, fields))
+    log_end = cluster.master.store.log.end
+    (timers,) = (each for each in cluster.slave._serving.features if isinstance(each, Timers))
+
+    def is_copied() -> bool:
+        checkpoint = timers._copy.checkpoint
+        return (
+            checkpoint is not None
+            and checkpoint.queue_offset == TIMERS + 1
+            and checkpoint.scan_from >= log_end
+            and (cluster.slave.schedule.copied_from or 0) >= log_end
+        )
+
+    await wait_until(is_copied, "the slave has copied the wheel", timeout_s=60)
+    await cluster.lose_master()
+    read: list[int] = []
+    scanned: list[int] = []
+    read_record, scan = waiting._read, deliveries.deliveries_between
+
+    def count_read(store: MessageStore, offset: int) -> WaitingMessage | None:
+        read.append(offset)
+        return read_record(store, offset)
+
+    async def count_scan(store: MessageStore, start: int, end: int) -> set[int]:
+        scanned.append(end - start)
+        return await scan(store, start, end)
+
+    monkeypatch.setattr(waiting, "_read", count_read)
+    monkeypatch.setattr(deliveries, "deliveries_between", count_scan)
+    acting = acting_of(cluster.slave)._deliveries
+    found = sorted(await acting._all())
+    assert len(read) <= 1, "only what cancels others is read"
+    assert sum(scanned) <= cluster.slave.store.log.end - log_end
+    expected = [due_ms + number * 1000 for number in range(TIMERS)]
+    assert [each.due_ms for each in found if each.is_timer] == expected
+    assert await acting._send(found[0]) is None, "the recalled message leaves for no broker"
+    assert acting.delivered_count == 0
 
 
 def acting_of(broker: Broker) -> ActingMaster:

@@ -12,17 +12,25 @@ import heapq
 import itertools
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from typing import Any
 
 from aerobee.broker.acting.escape_bridge import EscapeBridge
 from aerobee.broker.acting.level_progress import LevelProgress
-from aerobee.broker.acting.waiting import Waits, leaving, waiting_of_level, waiting_timers
+from aerobee.broker.acting.waiting import (
+    RECORD_BYTES,
+    Waits,
+    leaving,
+    stays,
+    waiting_of_level,
+    waiting_timers,
+)
+from aerobee.broker.delay.delivery_scan import deliveries_between
 from aerobee.broker.delay.escaped import EscapedDeliveries
 from aerobee.broker.delay.schedule import Schedule
+from aerobee.broker.timer.pending_timers import PendingTimers
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError
-from aerobee.store.log.source_pointer import delivered_sources
 from aerobee.store.message_store import MessageStore
 from aerobee.system_names import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
 
@@ -72,17 +80,20 @@ class ActingDeliveries:
         escaped: EscapedDeliveries,
         bridge: EscapeBridge,
         halves: Callable[[], Iterable[tuple[int, int]]],
+        pending_timers: Callable[[], Awaitable[PendingTimers | None]],
         clock: Clock,
         inner_group: str,
     ) -> None:
         """`halves` returns the open half messages: physical offset and time of the next check (ms since 1970).
-        `inner_group` is the producer group of these sends, which belong to no client.
+        `pending_timers`: as Timers.pending(). `inner_group` is the producer group of these sends, which belong to no client.
         """
         self._store = store
         self._schedule = schedule
         self._escaped = escaped
         self._bridge = bridge
         self._halves = halves
+        self._pending_timers = pending_timers
+        self._cancelled: set[str] = set()  # keys of recalled timers
         self._clock = clock
         self._inner_group = inner_group
         self._levels: defaultdict[int, LevelProgress] = defaultdict(LevelProgress)
@@ -99,7 +110,7 @@ class ActingDeliveries:
         both = (first, again)
         if first.waiting:
             log.warning(
-                "%d delayed messages are pending here; they are delivered to other brokers",
+                "up to %d delayed messages are pending here; they are delivered to other brokers",
                 len(first.waiting),
             )
         try:
@@ -153,9 +164,11 @@ class ActingDeliveries:
     async def _all(self) -> list[Waits]:
         """All pending messages, as a heap."""
         store = self._store
-        delivered = await asyncio.to_thread(
-            delivered_sources, store.log, self._first_waiting(), store.log.end
-        )
+        pending = None
+        if store.config.timer_wheel_enable:
+            pending = await self._pending_timers() or PendingTimers()
+        scan_from = self._scan_start(pending)
+        delivered = await deliveries_between(store, scan_from, store.log.end)
         delivered |= self._escaped.sources
         now = self._clock.now_ms()
         levels: Iterator[Waits] = itertools.chain.from_iterable(
@@ -167,26 +180,43 @@ class ActingDeliveries:
         for each in found:
             self._levels[each.level].add(each.queue_offset)
         found += [Waits(due_ms, offset) for offset, due_ms in self._halves() if offset not in delivered]
-        if store.config.timer_wheel_enable:
-            found += await waiting_timers(
-                store, delivered, precision_ms=store.config.timer_precision_ms, clock=self._clock
+        if pending is not None:
+            timers = await waiting_timers(
+                store, pending, delivered, precision_ms=store.config.timer_precision_ms
             )
+            found += timers.waits
+            self._cancelled = timers.cancelled
         heapq.heapify(found)
         return found
 
-    def _first_waiting(self) -> int:
-        """Physical offset of the oldest record that may be pending; the log's end without any. No delivery has an
-        earlier source."""
-        firsts = [self._store.log.end]
-        for (topic, _), queue in self._store.queues.items():
-            if topic in (SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC) and queue.min_offset < queue.max_offset:
+    def _scan_start(self, timers: PendingTimers | None) -> int:
+        """Physical offset from which on the log may have deliveries of messages that seem to wait."""
+        store, level_scan = self._store, self._schedule.copied_from
+        firsts = [store.log.end]
+        if level_scan is None:
+            firsts += self._oldest(SCHEDULE_TOPIC)
+        else:
+            firsts.append(level_scan)
+        if timers is not None:
+            firsts += self._oldest(WHEEL_TIMER_TOPIC) if timers.scan_from is None else [timers.scan_from]
+        return max(store.log.min_offset, min(firsts))
+
+    def _oldest(self, topic: str) -> list[int]:
+        """Physical offset of the oldest record of each queue of a topic. No delivery has an earlier source."""
+        store, found = self._store, []
+        for (name, _), queue in store.queues.items():
+            if name == topic and queue.min_offset < queue.max_offset:
                 entry = queue.entry(queue.min_offset)
-                firsts.append(entry[0] if isinstance(entry, tuple) else self._store.log.min_offset)
-        return max(self._store.log.min_offset, min(firsts))
+                found.append(entry[0] if isinstance(entry, tuple) else store.log.min_offset)
+        return found
 
     async def _send(self, waits: Waits) -> bool | None:
-        """Whether another broker accepted it. None: this broker cannot send it; the master delivers it, whose record
-        may be intact."""
+        """Whether another broker accepted it. None: it is recalled, or this broker cannot send it, and the master delivers
+        it, whose record may be intact."""
+        if waits.is_timer:
+            await self._store.warm_records([(waits.physical_offset, RECORD_BYTES)])
+            if stays(self._store, waits, self._cancelled):
+                return None
         message = leaving(self._store, waits, self._inner_group)
         if message is None:
             log.error(

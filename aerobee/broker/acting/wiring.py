@@ -13,6 +13,7 @@ from aerobee.broker.membership.registration import Registration
 from aerobee.broker.parts.parts import BrokerParts
 from aerobee.broker.pop.pop_feature import Pop
 from aerobee.broker.state.feature import Feature
+from aerobee.broker.timer.timer_feature import Timers
 from aerobee.broker.transaction.service import Transactions
 from aerobee.remoting.peer import Handler
 
@@ -29,9 +30,10 @@ def make_acting_master(
     moment."""
     identity, live = parts.identity, parts.live
     kinds = {type(each): each for each in features}
-    transactions, pops = kinds[Transactions], kinds[Pop]
+    transactions, pops, timers = kinds[Transactions], kinds[Pop], kinds[Timers]
     assert isinstance(transactions, Transactions)
     assert isinstance(pops, Pop)
+    assert isinstance(timers, Timers)
     bridge = EscapeBridge(
         client=parts.client, nameservers=lambda: live.value.nameservers, identity=identity, clock=parts.clock
     )
@@ -42,6 +44,7 @@ def make_acting_master(
         escaped=parts.escaped,
         bridge=bridge,
         halves=transactions.open_halves,
+        pending_timers=timers.pending,
         clock=parts.clock,
         inner_group=inner_group,
     )

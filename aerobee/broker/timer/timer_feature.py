@@ -16,6 +16,7 @@ from aerobee.broker.send.timer_properties import number
 from aerobee.broker.state.feature import Feature, PutHook
 from aerobee.broker.state.master_questions import MasterQuestions
 from aerobee.broker.timer.pending_counts import PendingCounts, parse_counts
+from aerobee.broker.timer.pending_timers import PendingTimers, pending_timers
 from aerobee.broker.timer.timer_calls import TimerCalls
 from aerobee.broker.timer.timer_copy import TimerCopy
 from aerobee.broker.timer.timer_hook import NO_LIMIT, TimerHook
@@ -383,6 +384,10 @@ class Timers(Feature):
         self._files.close()
 
     # --- for other features
+
+    async def pending(self) -> PendingTimers | None:
+        """At a slave: what its copy of the wheel says about pending timers; None when only the timer topic shows them."""
+        return await pending_timers(self._files, self._copy.checkpoint, log_end=self._store.log.end)
 
     def set_filter(
         self, topic: str, is_wanted: Callable[[str, bytes], bool], is_settled: Callable[[int], bool]

@@ -296,6 +296,10 @@ class TimerFiles:
             self._synced = checkpoint.log_flushed
         return True
 
+    def saved_checkpoint(self) -> TimerCheckpoint | None:
+        """The checkpoint on the disk; None without a usable one. Raises OSError."""
+        return self._checkpoints.read()
+
     def revoke_saves(self) -> None:
         """Cancel writes of save() that have not begun. Waits for one small file at most."""
         with self._writing:

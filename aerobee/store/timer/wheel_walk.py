@@ -8,6 +8,7 @@ log.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from aerobee.store.timer.timer_files import TimerFiles
@@ -18,6 +19,7 @@ UNITS_MAX = 1_024  # of a part; a millisecond, when their pages are in memory
 LOOKS_MAX = (
     4 * UNITS_MAX
 )  # units of which it leaves out those behind `until`: whoever asks names that position
+UNITS_PER_STEP = 128  # of pending_units(): some 10 ms when each is on a page that must be read from the disk
 PIECES_MAX = 4  # of the wheel, that a part looks at: up to 8,192 slots
 
 
@@ -40,6 +42,24 @@ def decode_walk_position(text: str) -> WalkPosition:
         raise ValueError(f"{text[:64]!r} is no position in a timer wheel")
     index, position, time_ms = (int(part) for part in text.split("."))
     return WalkPosition(index, position, time_ms)
+
+
+def pending_units(files: TimerFiles, *, read_time_ms: int) -> Iterator[list[TimerUnit]]:
+    """The units of the slots from the read time on, slot after slot, in lists of at most UNITS_PER_STEP: each step reads few
+    pages of the timer log. Units that are added meanwhile may be missing.
+    """
+    units: list[TimerUnit] = []
+    for piece in files.wheel.slot_pieces():
+        for slot in piece:
+            if slot.time_ms < read_time_ms:
+                continue
+            for _, unit in files.log.chain(slot.last, slot.time_ms, files.precision_ms):
+                units.append(unit)
+                if len(units) == UNITS_PER_STEP:
+                    yield units
+                    units = []
+        yield units
+        units = []
 
 
 @dataclass(frozen=True, slots=True)

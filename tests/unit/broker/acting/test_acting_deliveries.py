@@ -96,6 +96,7 @@ def make_acting(noted: Noted, bridge: object, clock: Clock) -> ActingDeliveries:
         escaped=cast(Any, noted),
         bridge=cast(Any, bridge),
         halves=lambda: (),
+        pending_timers=cast(Any, None),
         clock=clock,
         inner_group="g",
     )
