@@ -1,4 +1,4 @@
-"""GET_ROUTEINFO_BY_TOPIC and GET_BROKER_CLUSTER_INFO. Source: ClientRequestProcessor (RocketMQ).
+"""GET_ROUTEINFO_BY_TOPIC and GET_BROKER_CLUSTER_INFO. Core. Source: ClientRequestProcessor (RocketMQ).
 
 A reply contains, for each broker, the address of the listener of the same name as the one through which the
 request came.
@@ -7,17 +7,17 @@ request came.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from aerobee.clock import Clock
 from aerobee.nameserver.answers import STANDARD_JSON_VERSION_MIN, cluster_info_body, route_body
 from aerobee.nameserver.config import LiveNameServerConfig
 from aerobee.nameserver.kv_config import KvConfig
-from aerobee.nameserver.route_table import RouteTable
-from aerobee.nameserver.zone_filter import filter_by_zone
+from aerobee.nameserver.route_table import RouteTable, RouteView
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.peer import Handler, Peer
-from aerobee.remoting.protocol import FAQ, ORDER_TOPIC_NAMESPACE
+from aerobee.remoting.protocol import FAQ, MASTER_ID, ORDER_TOPIC_NAMESPACE
 
 
 class RouteCalls:
@@ -69,3 +69,25 @@ class RouteCalls:
     def cluster_info(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         groups = self._table.group_views(listener=peer.listener)
         return request.reply(body=cluster_info_body(groups, self._table.clusters))
+
+
+def filter_by_zone(route: RouteView, zone: str) -> RouteView:
+    """Return the route without the groups of another zone that have a master. Source: ZoneRouteRPCHook (RocketMQ).
+
+    A client that sends `__ZONE_MODE=true` and a `__ZONE_NAME` gets only the brokers of that zone. A group without a master
+    stays in every route: consumers of all zones must be able to read its remaining messages.
+    """
+    removed = {
+        group.name: group
+        for group in route.groups
+        if MASTER_ID in group.addresses and (group.zone or "").lower() != zone.lower()
+    }
+    if not removed:
+        return route
+    removed_addresses = {address for group in removed.values() for address in group.addresses.values()}
+    return replace(
+        route,
+        groups=tuple(group for group in route.groups if group.name not in removed),
+        queues=tuple((name, queues) for name, queues in route.queues if name not in removed),
+        filter_servers={a: s for a, s in route.filter_servers.items() if a not in removed_addresses},
+    )

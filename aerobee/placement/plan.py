@@ -15,7 +15,6 @@ import orjson
 from aerobee.errors import UsageError
 from aerobee.message import DLQ_PREFIX, RETRY_PREFIX, check_topic_name
 from aerobee.placement.goals import Goal, imbalances, violations
-from aerobee.placement.key_moves import moved_share
 from aerobee.placement.model import Allocation, Model, Topic, allocation_of, broker_loads
 from aerobee.placement.planner import planned
 from aerobee.placement.steps import State, Step, steps_for
@@ -234,3 +233,28 @@ def _forecast_of(fields: dict[str, Any]) -> Forecast:
         broken_goals={str(name): _whole(value) for name, value in fields["broken_goals"].items()},
         loads={str(name): [_number(each) for each in values] for name, values in fields["loads"].items()},
     )
+
+
+def queue_list(counts: Mapping[str, int]) -> list[tuple[str, int]]:
+    """(broker, queue id) in a producer's order: brokers by name, of each its queues by id.
+
+    A producer sends a key to the queue with the number hash % n of this list. Source: SelectMessageQueueByHash and
+    MQClientInstance.topicRouteData2TopicPublishInfo (RocketMQ).
+    """
+    return [(name, queue_id) for name in sorted(counts) for queue_id in range(counts[name])]
+
+
+def moved_share(before: Mapping[str, int], after: Mapping[str, int]) -> float:
+    """The share of evenly spread hashes, 0 to 1, that move to another queue. Exact.
+
+    hash % n = i and hash % m = j happen together for one hash in lcm(n, m) when i = j modulo gcd(n, m), and never otherwise.
+    """
+    old, new = queue_list(before), queue_list(after)
+    if not old or not new:
+        return 0.0 if old == new else 1.0
+    index_of = {queue: index for index, queue in enumerate(new)}
+    common = math.gcd(len(old), len(new))
+    kept = sum(
+        1 for index, queue in enumerate(old) if queue in index_of and (index_of[queue] - index) % common == 0
+    )
+    return 1.0 - kept / math.lcm(len(old), len(new))

@@ -8,6 +8,8 @@ cluster makes.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import difflib
 import logging
 import shutil
 import tempfile
@@ -38,6 +40,7 @@ from aerobee.client.producer.transaction_producer import (
 )
 from aerobee.client.serialize.serializer import Deserializer, Serializer
 from aerobee.clock import AdvancingClock, Clock, ManualClock
+from aerobee.config import Setting, build, fields_by_key
 from aerobee.errors import UsageError
 from aerobee.host_port import join_address, split_address
 from aerobee.nameserver.config import NameServerConfig
@@ -47,7 +50,6 @@ from aerobee.remoting.client import RemotingClient, checked
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand, boolean_text
 from aerobee.store.files.config import StoreConfig
-from aerobee.testing.fields import fields_of
 from aerobee.testing.ports import free_block, free_broker_port
 
 log = logging.getLogger("aerobee.testing")
@@ -505,3 +507,32 @@ async def _all(work: Any) -> None:
     for result in results:
         if isinstance(result, BaseException):
             raise result
+
+
+def fields_of(given: Mapping[str, Any], name: str, *kinds: type[Any]) -> list[dict[str, Any]]:
+    """Split settings into the fields of each dataclass of `kinds`.
+
+    `autoCreateTopicEnable` and `auto_create_topic_enable` mean the same; text for a key is read as in a file, "false" is
+    False. Raises UsageError for a key that none of them has, with the nearest that exists.
+    """
+    found: list[dict[str, Any]] = [{} for _ in kinds]
+    for key, value in given.items():
+        for kind, fields in zip(kinds, found, strict=True):
+            by_key = fields_by_key(kind)
+            if key in {field.name for field in dataclasses.fields(kind)}:
+                fields[key] = value
+            elif key in by_key:
+                field = by_key[key].name
+                fields[field] = (
+                    getattr(build(kind, {key: Setting(value, name)}), field)
+                    if isinstance(value, str)
+                    else value
+                )
+            else:
+                continue
+            break
+        else:
+            known = [each for kind in kinds for each in fields_by_key(kind)]
+            near = difflib.get_close_matches(key, known, n=1)
+            raise UsageError(f"{name} has no key {key!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+    return found

@@ -81,7 +81,7 @@ CORES = [
     "ha/stream/sync_state_set.py",
     "ha/stream/transfer_header.py",
     "nameserver/route_table.py",
-    "nameserver/zone_filter.py",
+    "nameserver/route_calls.py",
     "nameserver/answers.py",
 ]
 IO_MODULES = {"asyncio", "socket", "ssl", "time", "random", "threading", "subprocess", "os", "select"}

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from aerobee.broker.fastpath.pop import PopHooks
+from aerobee.broker.fastpath.request import FallBackToHandler
 from aerobee.broker.metrics.metrics import Registry
 from aerobee.broker.parts.parts import BrokerParts
 from aerobee.broker.pop.ack_calls import AckCalls
@@ -19,7 +20,6 @@ from aerobee.broker.pop.ack_service import AckService
 from aerobee.broker.pop.check_point import CK_TAG, decode_acks, decode_check_point
 from aerobee.broker.pop.checks import PopChecks
 from aerobee.broker.pop.engine import PopEngine
-from aerobee.broker.pop.fast_path_hooks import PopFastPath
 from aerobee.broker.pop.invisible_calls import InvisibleCalls
 from aerobee.broker.pop.merge_buffer import MergeBuffer
 from aerobee.broker.pop.notification_calls import NotificationCalls
@@ -34,7 +34,7 @@ from aerobee.broker.state.feature import Feature
 from aerobee.clock import Timer, wall_wait_s
 from aerobee.errors import MalformedFrame, StoreError
 from aerobee.lite_topic import LITE_PREFIX
-from aerobee.remoting.peer import Handler
+from aerobee.remoting.peer import Handler, Peer
 from aerobee.remoting.protocol import ANY_QUEUE
 
 ORDER_FILE = "consumerOrderInfo.json"
@@ -424,3 +424,23 @@ class Pop(Feature):
 
     def _offset_reset(self, group: str, topic: str, queue_id: int) -> None:
         self.wake(topic, group)
+
+
+class PopFastPath:
+    """fastpath.pop.PopHooks. While POP is not served, it leaves all requests to the handlers, which refuse them."""
+
+    def __init__(self, *, pops: PopCalls, acks: AckCalls, is_served: Callable[[], bool]) -> None:
+        self._pop, self._ack = pops.pop_fast, acks.ack_fast
+        self._is_served = is_served
+
+    def pop(self, peer: Peer, opaque: int, fields: dict[str, Any]) -> bytes:
+        """POP_MESSAGE."""
+        if not self._is_served():
+            raise FallBackToHandler
+        return self._pop(peer, opaque, fields)
+
+    def ack(self, peer: Peer, opaque: int, fields: dict[str, Any]) -> bytes:
+        """ACK_MESSAGE."""
+        if not self._is_served():
+            raise FallBackToHandler
+        return self._ack(peer, opaque, fields)

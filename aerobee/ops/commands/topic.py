@@ -1,4 +1,4 @@
-"""`aerobee topic`: list, delete, describe, stats; topic_change.py adds create and update."""
+"""`aerobee topic`: list, delete, describe, stats, allocate; topic_change.py adds create and update."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from aerobee.client import Admin
-from aerobee.errors import TopicNotExist
+from aerobee.client.base.topic_route import subscribe_queues
+from aerobee.client.consumer.allocation import Allocation, average, average_by_circle, consistent_hash
+from aerobee.errors import TopicNotExist, UsageError
 from aerobee.host_port import NAMESERVER_DEFAULT
 from aerobee.message import DLQ_PREFIX, RETRY_PREFIX, check_topic_name
-from aerobee.ops.commands.topic_allocate import allocate_queues
 from aerobee.ops.commands.topic_change import create_topic, perm_text, update_topic
 from aerobee.ops.commands.topic_static import app as static_app
 from aerobee.ops.options.clients import open_admin
@@ -28,6 +29,11 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 app.add_typer(static_app)
+STRATEGIES: dict[str, Allocation] = {
+    "average": average,
+    "circle": average_by_circle,
+    "consistent-hash": consistent_hash,
+}
 
 
 @app.command("list")
@@ -66,7 +72,48 @@ def list_topics(
 
 app.command("create")(create_topic)
 app.command("update")(update_topic)
-app.command("allocate")(allocate_queues)
+
+
+@app.command("allocate")
+def allocate_queues(
+    topic: TopicArgument,
+    members: Annotated[list[str], typer.Argument(metavar="CLIENT_ID…", help="Client ids of the members.")],
+    strategy: Annotated[
+        str,
+        typer.Option(
+            "--strategy",
+            help="Allocation strategy: average, circle or consistent-hash.",
+            autocompletion=lambda: list(STRATEGIES),
+        ),
+    ] = "average",
+    nameserver: NameServers = NAMESERVER_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Show how a strategy divides the queues of a topic among these members. Changes nothing."""
+    # As mqadmin's allocateMQ.
+    out = Output(as_json)
+    check_topic_name(topic)
+    if strategy not in STRATEGIES:
+        raise UsageError(f"--strategy {strategy!r} must be one of {', '.join(STRATEGIES)}")
+    ids = sorted(set(members))
+
+    async def command(stop: Stop) -> None:
+        async with open_admin(nameserver) as admin:
+            try:
+                route = await admin.topic_route(topic)
+            except TopicNotExist:
+                raise NotFound(
+                    f"topic {topic} does not exist; `aerobee topic list` shows the existing topics"
+                ) from None
+        queues = sorted(subscribe_queues(route))
+        rows = [
+            {"member": member, "queues": [f"{queue.broker_name}/{queue.queue_id}" for queue in found]}
+            for member in ids
+            for found in (STRATEGIES[strategy](member, queues, ids),)
+        ]
+        out.table(rows, {"member": "member", "queues": "queues"}, empty="no member is given")
+
+    run(command)
 
 
 @app.command("delete")

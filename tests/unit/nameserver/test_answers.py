@@ -14,8 +14,8 @@ from aerobee.nameserver.answers import (
     route_body,
     topic_list_body,
 )
+from aerobee.nameserver.route_calls import filter_by_zone
 from aerobee.nameserver.route_table import GroupView, RouteView, TopicQueues
-from aerobee.nameserver.zone_filter import filter_by_zone
 from tests.unit.nameserver.capture import load, pairs
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aerobee.message import java_hash
-from aerobee.placement.key_moves import moved_share, queue_list
+from aerobee.placement.plan import moved_share, queue_list
 from aerobee.placement.steps import (
     ABSENT,
     CHANGES,
