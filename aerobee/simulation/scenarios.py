@@ -18,8 +18,8 @@ from aerobee.simulation.broken import Broken, Checker
 from aerobee.simulation.change_of_master import ChangeOfMaster
 from aerobee.simulation.churn import Churn
 from aerobee.simulation.cluster import Cluster
-from aerobee.simulation.feature_scenarios import features_under_faults
 from aerobee.simulation.names import BROKER_PORT, NAME, PORT_STEP
+from aerobee.simulation.nemesis import Fault
 from aerobee.simulation.node import Node, Settings
 from aerobee.simulation.pop_scenarios import down_after_pops, popped_and_cut, synced_late
 from aerobee.simulation.scenario_steps import (
@@ -38,6 +38,33 @@ from aerobee.simulation.traffic import Kind, Traffic, Way
 
 Script = Callable[[Cluster, random.Random], Coroutine[Any, Any, None]]
 TURNS = 4  # changes of master
+# Of features_under_faults().
+FAULTS = 3
+FAULT_S_MAX = 4.0
+QUIET_S_MAX = 2.0
+POPPED_S = 60.0  # longest wait for the first pop after the faults
+WITHOUT = "clock that is set"  # with a wrong clock early deliveries cannot be detected
+
+
+async def features_under_faults(cluster: Cluster, rng: random.Random) -> None:
+    """Delays, transactions and POP while hosts, links and disks fail, with controllers or with a configured master. Raises Broken."""
+    features = cluster.features
+    assert features is not None
+    for number in range(FAULTS):
+        await cluster.clock.sleep(rng.uniform(0.05, QUIET_S_MAX))
+        name, work = Fault(cluster, random.Random(rng.getrandbits(64)), FAULT_S_MAX).chosen()
+        if name != WITHOUT:
+            cluster.story.tell(f"fault {number}: {name}")
+            await work()
+        features.look()
+    for node in cluster.nodes:
+        cluster.resume(node)
+    cluster.open_all()
+    await cluster.until(
+        lambda: any(task.received for task in features.tasks.values()),
+        POPPED_S,
+        "nothing was popped",
+    )
 
 
 PLAIN = Settings()

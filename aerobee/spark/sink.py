@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
+import pyarrow.compute as compute
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
@@ -22,7 +23,6 @@ from aerobee.spark.entry_codec import LaidOutBatch, TopicRows
 from aerobee.spark.row_sender import RowSender, Sent
 from aerobee.spark.sink_options import SinkOptions, check_columns
 from aerobee.spark.sink_rows import outgoing_rows
-from aerobee.spark.topic_rows import by_topic
 
 log = logging.getLogger(__name__)
 
@@ -160,3 +160,27 @@ def log_aborted(messages: list[WriterCommitMessage | None], what: str) -> None:
     """Log that rows were sent although the write failed."""
     rows = sum(message.row_count for message in messages if isinstance(message, TaskSent))
     log.warning("%s failed; %d rows of its finished tasks are stored and stay", what, rows)
+
+
+TOPICS_MAX = 64  # maximum number of topics of a record batch that is split
+
+
+def by_topic(batch: Any, first: int, topic: str) -> list[TopicRows]:
+    """Split a record batch by topic, from the options or from the column. `first`: number of its first row.
+
+    Rows of a topic stay in their order. Rows without a topic, or with more than TOPICS_MAX topics, are not split.
+    """
+    numbers = range(first, first + batch.num_rows)
+    if topic:
+        return [TopicRows(topic, batch, numbers)]
+    column = batch.column("topic")
+    topics = compute.unique(column).to_pylist()
+    if len(topics) > TOPICS_MAX or None in topics:
+        return [TopicRows("", batch, numbers)]
+    if len(topics) == 1:
+        return [TopicRows(topics[0], batch, numbers)]
+    parts = []
+    for each in topics:
+        chosen = compute.indices_nonzero(compute.equal(column, each))
+        parts.append(TopicRows(each, batch.take(chosen), [first + row for row in chosen.to_pylist()]))
+    return parts

@@ -17,8 +17,7 @@ from aerobee.errors import AerobeeError, StoreError, StoreLocked
 from aerobee.ha.controller.codes import ControllerCode
 from aerobee.ha.controller.commands import REPLICAS_MAX
 from aerobee.ha.controller.config import ControllerConfig, LiveControllerConfig
-from aerobee.ha.controller.config_calls import config_calls
-from aerobee.ha.controller.controller import Controller
+from aerobee.ha.controller.controller import Controller, config_calls
 from aerobee.ha.raft.messages import AppendRequest, encode_message
 from aerobee.host_port import split_address
 from aerobee.network import AsyncioNetwork

@@ -76,7 +76,7 @@ def test_a_slice_is_laid_out_as_its_rows_are(layout: BatchLayout, begin: int, co
 def test_a_batch_is_cut_by_topic():
     import pyarrow as pa
 
-    from aerobee.spark.topic_rows import TOPICS_MAX, by_topic
+    from aerobee.spark.sink import TOPICS_MAX, by_topic
 
     def cut(topics: list[str | None], topic: str = "") -> list[tuple[str, list[int], list[int]]]:
         batch = pa.RecordBatch.from_pydict(

@@ -23,13 +23,15 @@ from aerobee.broker.fastpath.choice import RawAppends
 from aerobee.broker.replication.follower import CannotFollow, Follower, MasterConnection
 from aerobee.broker.replication.ha_mode import MasterAddress
 from aerobee.broker.replication.raw_receiver import RawReceiver
-from aerobee.broker.replication.record_starts import record_starts
 from aerobee.broker.state.master_questions import LogBounds
 from aerobee.clock import Clock
 from aerobee.errors import MalformedFrame, StoreError
 from aerobee.ha.stream.divergence import DivergenceSearch, Verdict
 from aerobee.ha.stream.transfer_header import ClassicFrames, encode_report
+from aerobee.message import MAGIC_BLANK
 from aerobee.network import Network
+from aerobee.record_head import RECORD_BYTES_MIN
+from aerobee.store.log.commit_log import CommitLog
 from aerobee.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -258,3 +260,36 @@ class ClassicFollower(Follower):
     def _report(self) -> None:
         if self._connection is not None:
             self._acknowledge(self._connection)
+
+
+NEAR_BYTES = 1 << 20  # of the newest file: with less in it, the file before it is walked, too
+
+
+def record_starts(log: CommitLog, low: int, end: int) -> list[int]:
+    """Offsets of records, ascending, from `low` on that begin before `end`: each file's first, and all of the newest.
+
+    The search for a diverged log compares the newest ones first. Blocking: it reads the sizes of the records of the newest
+    file, of 1 GiB in about a second.
+    """
+    segments = [segment for segment in log.segments if segment.base < end]
+    if not segments:
+        return []
+    walked = 1 if end - segments[-1].base >= NEAR_BYTES else 2
+    starts = [segment.base for segment in segments[:-walked]]
+    for segment in segments[-walked:]:
+        starts += _walk(log, segment.base, min(end, segment.end))
+    return [start for start in starts if start >= low]
+
+
+def _walk(log: CommitLog, start: int, end: int) -> list[int]:
+    segment = log.segment_at(start)
+    assert segment is not None
+    buffer, base, at, starts = segment.file.buffer, segment.base, start, []
+    while at < end:
+        head = buffer[at - base : at - base + 8]
+        size = int.from_bytes(head[:4], "big")
+        if head[4:] == MAGIC_BLANK.to_bytes(4, "big") or size < RECORD_BYTES_MIN:
+            break
+        starts.append(at)
+        at += size
+    return starts

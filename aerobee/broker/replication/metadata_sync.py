@@ -3,7 +3,7 @@
 Topics and static topics, groups, offsets, delay levels' offsets, request modes, filters.
 
 Requested once a second; an unchanged table costs a page of one entry, or with an Aerobee master a few bytes. Tables
-that take long are requested less often (copy_pace.py); what this broker waited for its own log and files does not count: a slow
+that take long are requested less often (CopyPace); what this broker waited for its own log and files does not count: a slow
 disk makes no table older. RocketMQ's slaves request the tables once a minute: they lack a topic that was created
 shortly before its master died. Here a slave that becomes master recreates the topics whose messages it has
 (broker/state/missed_topics.py).
@@ -25,7 +25,6 @@ from aerobee.broker.consumer.group_table import NAMES_SAID_MAX, GroupTable
 from aerobee.broker.consumer.request_mode import RequestModes
 from aerobee.broker.delay.schedule import Schedule
 from aerobee.broker.filter.filter_table import FilterTable
-from aerobee.broker.replication.copy_pace import CopyPace
 from aerobee.broker.replication.offset_merge import OffsetAt, OffsetMerge
 from aerobee.broker.state.master_questions import MasterQuestions
 from aerobee.broker.state.missed_topics import settle_kinds
@@ -384,3 +383,31 @@ def _levels_of(fields: json_fields.Fields) -> dict[int, int]:
     if any(level < 1 or offset < 0 for level, offset in levels.items()):
         raise MalformedFrame("the master's delay offsets hold a level below 1 or an offset below 0")
     return levels
+
+
+INTERVAL_S = 1.0
+PAUSE_FACTOR = 10  # pause as a multiple of a round's duration
+PAUSE_MAX_S = 60.0  # RocketMQ's slaves request the tables this often
+
+
+class CopyPace:
+    """The pause grows with the duration of a round, so that large tables are requested less often.
+
+    A single slow round does not show such a cost: the master may have been paused, or the network interrupted. A pause of ten
+    times that wait left deleted topics at a slave for minutes.
+    """
+
+    def __init__(self) -> None:
+        self._last_s = 0.0  # duration of the last complete round
+
+    def pause_s(self, took_s: float, *, is_complete: bool) -> float:
+        """The pause after a round that took `took_s`, from INTERVAL_S to PAUSE_MAX_S.
+
+        Ten times the duration of the faster one of the last two complete rounds. An incomplete round ended with an
+        error, usually after a wait for an answer: the pause is as long as the round.
+        """
+        wanted_s = took_s
+        if is_complete:
+            wanted_s = PAUSE_FACTOR * min(took_s, self._last_s)
+            self._last_s = took_s
+        return min(PAUSE_MAX_S, max(INTERVAL_S, wanted_s))

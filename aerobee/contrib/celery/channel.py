@@ -21,6 +21,7 @@ from kombu.exceptions import ChannelError
 from kombu.transport import virtual
 from kombu.transport.base import to_rabbitmq_queue_arguments
 
+from aerobee.client.admin.admin import Admin
 from aerobee.contrib.celery.cluster_link import ClusterLink
 from aerobee.contrib.celery.durable_queue import DurableQueue
 from aerobee.contrib.celery.envelope import Envelope, due, encode, priority_queue
@@ -34,11 +35,11 @@ from aerobee.contrib.celery.names import (
     transient_topic,
 )
 from aerobee.contrib.celery.qos import QoS
-from aerobee.contrib.celery.queue_size import ready_count
 from aerobee.contrib.celery.settings import Settings
 from aerobee.contrib.celery.transient_queue import TransientQueue
 from aerobee.contrib.delivery import Delivery, Verdict
-from aerobee.errors import UsageError
+from aerobee.errors import RouteError, TopicNotExist, UsageError
+from aerobee.message import MessageQueue
 
 # Messages that wait in this process for a consumer without a prefetch count.
 READY_MAX = 64
@@ -450,3 +451,24 @@ async def _all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
     for outcome in await asyncio.gather(*work, return_exceptions=True):
         if isinstance(outcome, BaseException):
             raise outcome
+
+
+async def ready_count(admin: Admin, topic: str) -> int:
+    """Messages of `topic` and of its retry topic behind the pop position of the group of the same name.
+
+    Invisible messages and those of a later ETA do not count; 0 for a topic that does not exist.
+    """
+    try:
+        ends = await admin.topic_stats(topic)
+    except (TopicNotExist, RouteError):
+        return 0
+    offsets: dict[MessageQueue, int] = {}
+    count = 0
+    for progress in (await admin.consumer_progress(topic)).queues:
+        if progress.queue.topic == topic:
+            offsets[progress.queue] = progress.consumer_offset
+        else:
+            count += max(0, progress.lag)
+    for stats in ends:
+        count += max(0, stats.max_offset - max(offsets.get(stats.queue, 0), stats.min_offset))
+    return count

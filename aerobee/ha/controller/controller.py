@@ -10,13 +10,13 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 from aerobee.clock import Clock, SystemClock
 from aerobee.errors import AerobeeError, MalformedFrame
 from aerobee.ha.controller.call_shares import CallShares
 from aerobee.ha.controller.calls import ControllerCalls
-from aerobee.ha.controller.config import ControllerConfig, LiveControllerConfig
-from aerobee.ha.controller.config_calls import config_calls
+from aerobee.ha.controller.config import CHANGEABLE_KEYS, ControllerConfig, LiveControllerConfig
 from aerobee.ha.controller.families import controller_families
 from aerobee.ha.controller.keys import KeyedRequests, no_challenge
 from aerobee.ha.controller.masters import Masters
@@ -40,9 +40,11 @@ from aerobee.remoting.connection import Connection
 from aerobee.remoting.limits import ConnectionLimits
 from aerobee.remoting.peer import Handler, Peer
 from aerobee.remoting.server import Listener, RemotingServer, connections_max
+from aerobee.remoting.settings_calls import SettingsCalls, SettingsRules
 from aerobee.remoting.tls import ServerTls
 from aerobee.remoting.unread_replies import UnreadReplies
 from aerobee.store.files.disk import Disk, RealDisk
+from aerobee.store.files.json_file import save_settings_file
 
 QUORUM_LISTENER = "quorum"
 EXTRA_LISTENER = "default"
@@ -342,3 +344,18 @@ def listeners_of(config: ControllerConfig) -> tuple[Listener, ...]:
     if config.listen_port in (0, config.own_port):
         return (own,)
     return own, Listener(EXTRA_LISTENER, config.bind_address, config.listen_port)
+
+
+# UPDATE_CONTROLLER_CONFIG 1009 and GET_CONTROLLER_CONFIG 1010 (remoting/settings_calls.py).
+RULES = SettingsRules(
+    update=RequestCode.UPDATE_CONTROLLER_CONFIG,
+    get=RequestCode.GET_CONTROLLER_CONFIG,
+    has_effect=lambda key: key in CHANGEABLE_KEYS,
+)
+
+
+def config_calls(config: LiveControllerConfig, disk: Disk) -> SettingsCalls[ControllerConfig]:
+    """The two requests for a running controller."""
+    return SettingsCalls(
+        config, RULES, save=partial(save_settings_file, disk), log=logging.getLogger("aerobee.controller")
+    )
