@@ -15,7 +15,6 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -23,14 +22,12 @@ from typing import Any, cast
 
 from aerobee.caller import GRPC, REMOTING
 from aerobee.errors import (
-    ConnectionLost,
-    RequestTimeout,
     WireError,
 )
 from aerobee.host_port import join_address
 from aerobee.remoting.burst_reader import BurstReader
-from aerobee.remoting.codes import request_name
-from aerobee.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
+from aerobee.remoting.command import FLAG_RESPONSE, RemotingCommand
+from aerobee.remoting.connection_calls import ConnectionCalls
 from aerobee.remoting.first_bytes import FirstBytes
 from aerobee.remoting.frame import FrameDecoder, encode_frame
 from aerobee.remoting.limits import ConnectionLimits
@@ -44,10 +41,7 @@ from aerobee.remoting.served_requests import ServedRequests
 from aerobee.remoting.signature import Credentials
 from aerobee.remoting.tls import ServerTls, TlsPump
 
-OPAQUE_MASK = 0x7FFFFFFF
-
 _LOG = logging.getLogger("aerobee.remoting")
-opaques = itertools.count(1)  # next(opaques) & OPAQUE_MASK is what next_opaque() returns
 
 # burst(connection, buffer, position) -> position of the first byte that was not used
 Burst = Callable[["Connection", bytes | bytearray, int], int]
@@ -77,7 +71,7 @@ class Endpoint:
     on_lost: Callable[[Connection], None] | None = None
 
 
-class Connection(asyncio.Protocol):
+class Connection(ConnectionCalls, asyncio.Protocol):
     """One open connection, of a server or of a client: a Peer (peer.py). Belongs to its event loop.
 
     `address` is "ip:port", `listener` the name of the listener it came in through. `burst_note` is a slot for
@@ -108,6 +102,7 @@ class Connection(asyncio.Protocol):
         self._ready: asyncio.Future[None] | None = None  # of a client that waits for the TLS handshake
         self._reader: BurstReader | None = None
         self._endpoint = endpoint
+        self._credentials = endpoint.credentials
         self._limits = endpoint.limits
         self._loop = asyncio.get_running_loop()
         self._decoder = FrameDecoder(endpoint.limits.frame_bytes_max, endpoint.limits.header_bytes_max)
@@ -185,11 +180,6 @@ class Connection(asyncio.Protocol):
         """True while the peer takes less than was made for it: of its socket, or of the windows of another protocol."""
         return self.congested or (self._other is not None and self._other.unsent_bytes > 0)
 
-    @staticmethod
-    def next_opaque() -> int:
-        """Return a correlation id, unique in this process until 2^31 calls later."""
-        return next(opaques) & OPAQUE_MASK
-
     def send(self, command: RemotingCommand) -> None:
         """Queue a command; it leaves with the replies of this read, or at the end of this loop pass."""
         self.write(encode_frame(command))
@@ -214,107 +204,6 @@ class Connection(asyncio.Protocol):
         self._out_bytes += len(data)
         if not self._serving:
             self._flush()
-
-    def post(self, frame: bytes) -> None:
-        """Queue an encoded request, signed where this side has credentials."""
-        credentials = self._endpoint.credentials
-        self.write(frame if credentials is None else credentials.sign_frame(frame))
-
-    def call(
-        self, frame: bytes, opaque: int, timeout_s: float, request: str = ""
-    ) -> asyncio.Future[RemotingCommand]:
-        """Send an encoded request and return the future of its response; `request` names it in errors.
-
-        The future fails with ConnectionLost, RequestTimeout (noticed up to CALL_SWEEP_S late) or, when
-        pending_calls_max wait already, TransportError. Cancelling it gives the call up.
-        """
-        now = self._loop.time()
-        future: asyncio.Future[RemotingCommand]
-        if self.is_open and len(self.pending) < self._limits.pending_calls_max:
-            future = self._calls.add(opaque, now, now + timeout_s, request, None)
-            self.post(frame)
-            return future
-        future = self._loop.create_future()
-        if not self.is_open:
-            future.set_exception(self._lost_error(request, 0.0))
-        else:
-            future.set_exception(self._calls.too_many(request))
-        return future
-
-    def try_call(
-        self, frame: bytes, opaque: int, now: float, deadline: float, request: str, note: Any
-    ) -> asyncio.Future[Any] | None:
-        """As call(), for a caller that has the loop's time; None, without effect, when it would fail or wait.
-
-        `note` is for the burst hook: it may remove the call from `pending` when it reads the response, and complete the
-        future with its own result instead of the RemotingCommand.
-        """
-        limits = self._limits
-        if (
-            self._write_paused
-            or not self.is_open
-            or self._out_bytes > limits.write_high_bytes
-            or len(self.pending) >= limits.pending_calls_max
-        ):
-            return None
-        future = self._calls.add(opaque, now, deadline, request, note)
-        if self._endpoint.credentials is not None:
-            frame = self._endpoint.credentials.sign_frame(frame)
-        self.write(frame)
-        return future
-
-    async def invoke(self, command: RemotingCommand, *, timeout_s: float) -> RemotingCommand:
-        """Send a request and return its response, whatever its code. Either side may call the other.
-
-        Raises ConnectionLost, RequestTimeout.
-        """
-        name = request_name(command.code)
-        if self._write_paused:
-            started = self._loop.time()
-            await self.wait_writable(timeout_s, name)
-            timeout_s -= self._loop.time() - started
-        if self.proofs is not None:
-            self.proofs.sign(command)
-        opaque = command.opaque = self.next_opaque()
-        return await self.call(encode_frame(command), opaque, timeout_s, name)
-
-    def invoke_oneway(self, command: RemotingCommand) -> None:
-        """Send a request without a response, without waiting; it is lost when the connection is or gets closed."""
-        command.flag |= FLAG_ONEWAY
-        command.opaque = self.next_opaque()
-        if self.proofs is not None:
-            self.proofs.sign(command)
-        elif self._endpoint.credentials is not None:
-            self._endpoint.credentials.sign(command)
-        self.send(command)
-
-    async def wait_writable(self, timeout_s: float, request: str = "") -> None:
-        """Wait until the peer takes bytes again. Raises RequestTimeout, ConnectionLost."""
-        started = self._loop.time()
-        if not self._serving:
-            self._flush()  # queued bytes do not count before the transport has them
-        while self._write_paused and self.is_open:
-            waiter: asyncio.Future[None] = self._loop.create_future()
-            self._writable_waiters.append(waiter)
-            try:
-                async with asyncio.timeout_at(started + timeout_s):
-                    await waiter
-            except TimeoutError as error:
-                text = (
-                    f"{self._name} took no bytes for {timeout_s:.1f} s, {request or 'a request'} was not sent"
-                )
-                raise RequestTimeout(
-                    text,
-                    address=self._name,
-                    request=request,
-                    elapsed_s=self._loop.time() - started,
-                    reason=f"it took no bytes for {timeout_s:.1f} s",
-                ) from error
-            finally:
-                if waiter in self._writable_waiters:
-                    self._writable_waiters.remove(waiter)
-        if not self.is_open:
-            raise self._lost_error(request, self._loop.time() - started)
 
     def on_close(self, callback: Callable[[Connection], None]) -> None:
         """Call back once, when the connection closes; immediately if it is closed already."""
@@ -375,13 +264,6 @@ class Connection(asyncio.Protocol):
             self._reader.hand_back()
         begun = None if self._reading_paused else self._decoder.beginning()
         return None if begun is None else (begun, self._decoder.announced_bytes())
-
-    def close_when_answered(self, wait_s: float) -> None:
-        """Close when no outgoing call is pending, at the latest after `wait_s`."""
-        now = self._loop.time()
-        self._leave_at = now + wait_s
-        if now < self._calls.sweep_at:
-            self._calls.sweep_by(now)
 
     def abort(self, reason: str = "") -> None:
         """Close without sending what is queued."""
@@ -676,25 +558,6 @@ class Connection(asyncio.Protocol):
             return b""
         return data
 
-    # Calls
-
-    def _after_sweep(self, now: float) -> None:
-        if self._leave_at is not None and (not self.pending or now >= self._leave_at):
-            self.close("the peer is shutting down")
-
     def _peer_is_unresponsive(self, silence_s: float) -> None:
         if self._endpoint.leaves_unresponsive_peers and not self._reading_paused and self.is_open:
             self.abort(f"it has sent nothing for {silence_s:.1f} s")
-
-    def _fail_pending(self, cause: BaseException | None) -> None:
-        self._calls.fail_all(self._lost_error, cause)
-        waiters, self._writable_waiters = self._writable_waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-
-    def _lost_error(self, request: str, elapsed_s: float) -> ConnectionLost:
-        why = f": {self._close_reason}" if self._close_reason else ""
-        text = f"the connection to {self._name} closed before {request or 'the request'} was answered{why}"
-        reason = self._close_reason or "it closed the connection before it answered"
-        return ConnectionLost(text, address=self._name, request=request, elapsed_s=elapsed_s, reason=reason)

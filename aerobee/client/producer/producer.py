@@ -64,7 +64,8 @@ from aerobee.network import Network
 from aerobee.property_names import TRAN_MSG
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
-from aerobee.remoting.connection import OPAQUE_MASK, Connection, opaques
+from aerobee.remoting.connection import Connection
+from aerobee.remoting.connection_calls import OPAQUE_MASK, opaques
 from aerobee.system_names import NOT_SENDABLE
 
 log = logging.getLogger(__name__)
