@@ -9,7 +9,6 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from aerobee.errors import MalformedFrame, NewerVersion
 from aerobee.ha.controller.bodies import read_names, replicas_body
@@ -21,15 +20,12 @@ from aerobee.ha.controller.commands import (
     Candidate,
     CleanBrokerMetadata,
     Command,
-    ElectMaster,
     RegisterBroker,
-    RenewSyncStateSet,
     decode_command,
     encode_command,
 )
 from aerobee.ha.controller.election import choose
-from aerobee.ha.controller.leases import CLOCK_DRIFT_RATIO_MAX, MasterLeases
-from aerobee.ha.controller.liveness import CLOSED_GRACE_MS, TIMEOUT_MS, BrokerLiveness, Heartbeat
+from aerobee.ha.controller.liveness import BrokerLiveness, Heartbeat
 from aerobee.ha.controller.state import STATE_BYTES_MAX, ControllerState, Group, Outcome, group_bytes
 from aerobee.ha.controller.state import Replica as KnownReplica
 from aerobee.ha.packed import pack
@@ -43,79 +39,17 @@ from aerobee.remoting.fastjson import loads
 from aerobee.remoting.frame import decode_frame
 from aerobee.simulation.simulated_disk import SimulatedDisk
 from tests.captures import captured
-
-NAME = "broker-a"
-PRIORITY = (1 << 31) - 1
-
-
-def alive(*ids: int, epoch: int = 1, offset: int = 100) -> tuple[Candidate, ...]:
-    return tuple(Candidate(each, epoch, offset, PRIORITY) for each in ids)
-
-
-def apply_id(broker_id: int, check: str = "") -> ApplyBrokerId:
-    return ApplyBrokerId(
-        broker_name=NAME,
-        cluster_name="c",
-        broker_id=broker_id,
-        check_code=check or f"10.0.0.{broker_id}:10911;{broker_id}",
-    )
-
-
-def elect(
-    requester: int = 0, preferred: int = 0, *, living: tuple[Candidate, ...] = (), unclean: bool = False
-) -> ElectMaster:
-    return ElectMaster(
-        broker_name=NAME,
-        requester_id=requester,
-        preferred_id=preferred,
-        is_unclean_allowed=unclean,
-        candidates=living,
-    )
-
-
-def alter(
-    members: tuple[int, ...],
-    *,
-    master: int = 1,
-    epoch: int = 1,
-    set_epoch: int = 1,
-    living: tuple[int, ...] = (1, 2, 3),
-) -> AlterSyncStateSet:
-    return AlterSyncStateSet(
-        broker_name=NAME,
-        master_id=master,
-        master_epoch=epoch,
-        set_epoch=set_epoch,
-        members=members,
-        alive=living,
-    )
-
-
-def clean(*ids: int, living: tuple[int, ...] = (), forced: bool = False) -> CleanBrokerMetadata:
-    return CleanBrokerMetadata(
-        broker_name=NAME, broker_ids=ids, is_cleaning_living_allowed=forced, alive=living
-    )
-
-
-def renew(*, master: int = 1, epoch: int = 1, set_epoch: int = 1) -> RenewSyncStateSet:
-    return RenewSyncStateSet(broker_name=NAME, master_id=master, master_epoch=epoch, set_epoch=set_epoch)
-
-
-def led_group(*, in_sync: tuple[int, ...] = (1,)) -> ControllerState:
-    """Three brokers, of which 1 is master in epoch 1."""
-    state = ControllerState()
-    for broker_id in (1, 2, 3):
-        assert state.carry_out(apply_id(broker_id)).code is ControllerCode.SUCCESS
-    assert state.carry_out(elect(1, living=alive(1, 2, 3))).code is ControllerCode.SUCCESS
-    if in_sync != (1,):
-        assert state.carry_out(alter(in_sync)).code is ControllerCode.SUCCESS
-    return state
-
-
-def group_of(outcome: Outcome) -> Group:
-    assert outcome.group is not None
-    return outcome.group
-
+from tests.unit.ha.controller.controller_requests import (
+    NAME,
+    alive,
+    alter,
+    apply_id,
+    clean,
+    elect,
+    group_of,
+    led_group,
+    renew,
+)
 
 # -- as captured
 
@@ -530,208 +464,6 @@ def test_on_raft_a_command_is_answered_and_survives_power_loss() -> None:
     before = state.snapshot()
     disk.power_loss()
     assert start()[1].snapshot() == before
-
-
-# -- who is alive
-
-
-def test_a_broker_is_alive_while_its_heartbeats_come_and_its_disk_is_sound() -> None:
-    liveness = BrokerLiveness(0)
-    liveness.beat(Heartbeat(broker_name=NAME, broker_id=1, epoch=3, max_offset=7, timeout_ms=100), 50)
-    assert liveness.is_alive(NAME, 1, 149)
-    assert liveness.candidates(NAME, 149) == (Candidate(1, 3, 7, PRIORITY),)
-    assert not liveness.is_alive(NAME, 1, 150)
-    assert liveness.forget_silent(149) == []
-    assert liveness.forget_silent(150) == [(NAME, 1)]
-    liveness.beat(Heartbeat(broker_name=NAME, broker_id=1, is_disk_sound=False), 200)
-    assert not liveness.is_alive(NAME, 1, 200)
-    assert liveness.candidates(NAME, 200) == ()
-
-
-@given(
-    st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 3), st.sampled_from(("beat", "close", "look"))))
-)
-def test_candidates_are_the_living_brokers_of_their_group(steps: list[tuple[str, int, str]]) -> None:
-    liveness, living = BrokerLiveness(0), dict[tuple[str, int], int]()
-    for now_ms, (name, broker_id, what) in enumerate(steps):
-        if what == "beat":
-            liveness.beat(Heartbeat(broker_name=name, broker_id=broker_id, timeout_ms=5), now_ms)
-            living[name, broker_id] = now_ms
-        elif what == "close":
-            liveness.closed(name, broker_id, now_ms)
-            living.pop((name, broker_id), None)
-        else:
-            gone = {key for key, at_ms in living.items() if now_ms - at_ms >= 5}
-            assert set(liveness.forget_silent(now_ms)) == gone
-            living = {key: at_ms for key, at_ms in living.items() if key not in gone}
-        for group in "ab":
-            expected = [
-                each for one, each in sorted(living) if one == group and now_ms - living[one, each] < 5
-            ]
-            assert [each.broker_id for each in liveness.candidates(group, now_ms)] == expected
-
-
-def test_silence_proves_nothing_to_a_controller_that_has_just_begun_to_lead() -> None:
-    liveness = BrokerLiveness(0)
-    assert not liveness.is_surely_gone(NAME, 1, TIMEOUT_MS - 1)
-    assert liveness.is_surely_gone(NAME, 1, TIMEOUT_MS)
-    liveness = BrokerLiveness(0)
-    liveness.beat(Heartbeat(broker_name=NAME, broker_id=1), 1)
-    liveness.closed(NAME, 1, 2)
-    assert liveness.is_surely_gone(NAME, 1, 2), "its connection was seen to end"
-    liveness.beat(Heartbeat(broker_name=NAME, broker_id=1), 3)
-    assert not liveness.is_surely_gone(NAME, 1, 4)
-
-
-def test_a_connection_that_ended_before_this_controller_led_may_be_made_again() -> None:
-    liveness = BrokerLiveness(0)
-    liveness.beat(Heartbeat(broker_name=NAME, broker_id=1), 1)
-    liveness.closed(NAME, 1, 2)
-    liveness.begin_leading(TIMEOUT_MS)
-    assert not liveness.is_surely_gone(NAME, 1, TIMEOUT_MS + CLOSED_GRACE_MS - 1)
-    assert liveness.is_surely_gone(NAME, 1, TIMEOUT_MS + CLOSED_GRACE_MS)
-
-
-# -- leases
-
-
-@pytest.mark.parametrize("drift", [-CLOCK_DRIFT_RATIO_MAX, 0.0, CLOCK_DRIFT_RATIO_MAX])
-@pytest.mark.parametrize("other", [-CLOCK_DRIFT_RATIO_MAX, 0.0, CLOCK_DRIFT_RATIO_MAX])
-def test_a_master_stops_believing_before_the_controller_does(drift: float, other: float) -> None:
-    """Both count the same true time, each by a clock that is wrong by `drift` and `other`."""
-    leases = MasterLeases(1_000)
-    granted_ms = leases.grant(NAME, 0)
-    true_end_of_master = granted_ms / (1 + drift)
-    true_end_of_controller = leases.free_at_ms(NAME) / (1 + other)
-    assert true_end_of_master <= true_end_of_controller + 1e-6
-
-
-def test_no_lease_is_granted_while_it_is_withheld() -> None:
-    leases = MasterLeases(1_000)
-    leases.grant(NAME, 0)
-    end = leases.free_at_ms(NAME)
-    leases.withhold(NAME)
-    leases.withhold(NAME)
-    assert leases.grant(NAME, 500) == 0
-    leases.release(NAME)
-    assert leases.grant(NAME, 500) == 0
-    assert leases.free_at_ms(NAME) == end
-    leases.release(NAME)
-    assert leases.grant(NAME, 500) == 1_000
-    leases.forget_past(10_000)
-    assert leases.free_at_ms(NAME) < 0
-
-
-def test_a_new_leader_waits_for_what_the_one_before_granted() -> None:
-    leases = MasterLeases(1_000)
-    leases.begin(5_000)
-    assert leases.free_at_ms("never heard of") >= 6_000
-
-
-# -- invariants under any request
-
-ids = st.integers(0, 4)
-behind = st.sampled_from((0, 0, 0, 1))
-some = st.lists(st.integers(1, 4), max_size=4, unique=True).map(tuple)
-
-
-class Controllers(RuleBasedStateMachine):
-    """One state that gets commands, and a second that gets them after a restore of the first's snapshot."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.state, self.other = ControllerState(), ControllerState()
-        self.masters: dict[int, int] = {}  # by epoch
-        self.was = Group(cluster_name="", broker_name=NAME)
-        self.unclean = False
-
-    def give(self, command: Command) -> Outcome:
-        data = encode_command(command)
-        mine, theirs = self.state.apply(1, data), self.other.apply(1, data)
-        assert mine == theirs
-        return mine
-
-    @rule(broker_id=ids)
-    def apply_for_an_id(self, broker_id: int) -> None:
-        self.give(apply_id(broker_id))
-
-    @rule(requester=ids, preferred=ids, living=some, unclean=st.sampled_from((False, False, False, True)))
-    def a_peer_elects(self, requester: int, preferred: int, living: tuple[int, ...], unclean: bool) -> None:
-        self.elect(requester, preferred, living, unclean=unclean)
-
-    def elect(self, requester: int, preferred: int, living: tuple[int, ...], *, unclean: bool) -> None:
-        before = self.state.groups.get(NAME)
-        outcome = self.give(elect(requester, preferred, living=alive(*living), unclean=unclean))
-        if (
-            outcome.code is ControllerCode.SUCCESS
-            and before is not None
-            and before.master_epoch
-            and not unclean
-        ):
-            winner = group_of(outcome).master_id
-            assert winner in before.in_sync, "a broker that is not in sync was elected"
-            assert winner in living
-
-    @rule(members=some, living=some, epoch_behind=behind, set_epoch_behind=behind)
-    def the_master_alters_the_set(
-        self, members: tuple[int, ...], living: tuple[int, ...], epoch_behind: int, set_epoch_behind: int
-    ) -> None:
-        group = self.state.groups.get(NAME)
-        if group is None or not group.master_id:
-            return
-        before = self.state.snapshot()
-        outcome = self.give(
-            alter(
-                (*{group.master_id, *members},),
-                master=group.master_id,
-                epoch=group.master_epoch - epoch_behind,
-                set_epoch=group.set_epoch - set_epoch_behind,
-                living=(group.master_id, *living),
-            )
-        )
-        if epoch_behind or set_epoch_behind:
-            assert outcome.code is not ControllerCode.SUCCESS, "a broker with old epochs changed the set"
-            assert self.state.snapshot() == before
-
-    @rule()
-    def all_join(self) -> None:
-        for broker_id in (1, 2, 3):
-            self.give(apply_id(broker_id))
-
-    @rule(living=some)
-    def the_controller_elects(self, living: tuple[int, ...]) -> None:
-        self.elect(0, 0, living, unclean=False)
-
-    @rule(gone=some, living=some, forced=st.booleans())
-    def clean(self, gone: tuple[int, ...], living: tuple[int, ...], forced: bool) -> None:
-        self.give(clean(*gone, living=living, forced=forced))
-        if NAME not in self.state.groups:
-            self.masters.clear()  # the name begins again
-            self.was = Group(cluster_name="", broker_name=NAME)
-
-    @rule()
-    def take_a_snapshot(self) -> None:
-        self.other = ControllerState()
-        self.other.restore(self.state.snapshot())
-
-    @invariant()
-    def what_always_holds(self) -> None:
-        group = self.state.groups.get(NAME)
-        if group is None:
-            return
-        assert group.master_epoch >= self.was.master_epoch
-        assert group.set_epoch >= self.was.set_epoch
-        assert group.next_id >= self.was.next_id
-        if group.set_epoch == self.was.set_epoch:
-            assert group.in_sync == self.was.in_sync, "another set under the same epoch"
-        assert group.in_sync <= group.replicas.keys()
-        known = self.masters.setdefault(group.master_epoch, group.master_id)
-        assert known == group.master_id, f"two masters in epoch {group.master_epoch}"
-        assert not group.master_id or group.master_id in group.in_sync
-        self.was = group
-
-
-TestControllers = Controllers.TestCase
 
 
 def test_a_state_that_is_too_large_for_a_snapshot_ends_no_member(
