@@ -49,7 +49,7 @@ class Call(Protocol):
 
 @dataclass(slots=True, eq=False)
 class OpenCall:
-    """A Call of http2_connection.py, with its state there.
+    """A Call of http2_connection.py, with its state there and that of its HTTP/2 stream, which http2_engine.py keeps.
 
     `unsent`: framed bytes that wait for the peer's flow-control windows. `is_finishing`: trailers follow them.
     """
@@ -59,18 +59,31 @@ class OpenCall:
     metadata: Mapping[str, str]
     started: float
     deadline: float | None
-    reader: MessageReader
+    encoding: str  # grpc-encoding
+    message_bytes_max: int
+    length: int | None  # content-length of the request
+    send_window: int  # bytes that the peer allows
+    receive_window_max: int  # the most that this side allows, and what is left of it
+    receive_window: int
+    taken_bytes: int = 0  # that no WINDOW_UPDATE has given back yet
+    received_bytes: int = 0
+    reader: MessageReader | None = None  # where a message comes in several frames, or compressed
     may_idle: bool = False  # it may stay open without the end of its request: a stream both ways
     is_half_closed: bool = False  # the client sends no more messages
     is_responding: bool = False  # response headers were sent
     is_finishing: bool = False
     is_over: bool = False  # nothing more can be sent
-    trailers: list[tuple[str, str]] = field(default_factory=list)
+    trailers: bytes = b""  # their header block
     unsent: list[bytes | memoryview] = field(
         default_factory=list
     )  # not a deque, whose first block takes 600 bytes
     unsent_bytes: int = 0
     blocked_since: float | None = None  # time since which `unsent` waits for a window
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of the request that wait for the rest of their message."""
+        return 0 if self.reader is None else self.reader.kept_bytes
 
     def remaining_s(self, now: float) -> float | None:
         """Seconds until the deadline; None when there is none."""

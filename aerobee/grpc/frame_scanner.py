@@ -11,6 +11,9 @@ ends the connection.
 
 from __future__ import annotations
 
+import struct
+from typing import NamedTuple
+
 from aerobee.grpc.limits import Http2Limits
 from aerobee.grpc.token_bucket import TokenBucket
 
@@ -20,11 +23,21 @@ DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDO
     range(10)
 )
 END_STREAM, END_HEADERS, ACK, PADDED = 0x1, 0x4, 0x1, 0x8
+HAS_PRIORITY = 0x20
 STREAM_ID_MASK = 2**31 - 1
 GOAWAY_BYTES_MIN = 8  # last stream and error code; a text may follow
 # Error codes of RFC 9113.
-NO_ERROR, PROTOCOL_ERROR, INTERNAL_ERROR, FRAME_SIZE_ERROR = 0x0, 0x1, 0x2, 0x6
+NO_ERROR, PROTOCOL_ERROR, INTERNAL_ERROR, FLOW_CONTROL_ERROR, STREAM_CLOSED, FRAME_SIZE_ERROR = (
+    0x0,
+    0x1,
+    0x2,
+    0x3,
+    0x5,
+    0x6,
+)
 REFUSED_STREAM, CANCEL, ENHANCE_YOUR_CALM = 0x7, 0x8, 0xB
+FRAME_HEAD = struct.Struct(">BHBBI")  # length in 24 bits, type, flags, stream
+_OF_BLOCKS = frozenset({HEADERS, CONTINUATION})
 
 
 class Http2Fault(Exception):
@@ -35,18 +48,33 @@ class Http2Fault(Exception):
         self.code = code
 
 
+class Http2Violation(Http2Fault):
+    """The peer broke the protocol: GOAWAY does not say how, as its text is that of one implementation."""
+
+
+class Frame(NamedTuple):
+    """One whole frame of the peer."""
+
+    kind: int
+    flags: int
+    stream_id: int
+    payload: bytes
+
+
 class FrameScanner:
     """Feed bytes, take whole frames. `is_waiting`: a frame or a header block is incomplete."""
 
     def __init__(self, limits: Http2Limits, now: float) -> None:
         self._limits = limits
-        self._buffer = bytearray()
+        self._data = b""  # of the last reads
+        self._at = 0  # offset of what is not taken yet
         self._has_preface = False
         self._block_bytes = -1  # size of the header block being received; -1: none
         self._resets = TokenBucket(limits.resets, now)
         self._pings = TokenBucket(limits.pings, now)
         self._settings = TokenBucket(limits.settings, now)
         self._empty_frames = TokenBucket(limits.empty_frames, now)
+        self._may_fill = False  # whether tokens were taken since the last response
 
     @property
     def has_preface(self) -> bool:
@@ -56,59 +84,74 @@ class FrameScanner:
     @property
     def is_waiting(self) -> bool:
         """Whether a frame or a header block has begun and is not complete."""
-        return bool(self._buffer) or self._block_bytes >= 0
+        return self._at < len(self._data) or self._block_bytes >= 0
 
     @property
     def kept_bytes(self) -> int:
         """Bytes of a frame that is not complete."""
-        return len(self._buffer)
+        return len(self._data) - self._at
 
     @property
     def next_data_stream(self) -> int:
         """The stream of the next frame if that is DATA and its head is complete, else 0."""
-        buffer = self._buffer
-        is_data = len(buffer) >= HEAD_BYTES and buffer[3] == DATA
-        return int.from_bytes(buffer[5:HEAD_BYTES], "big") & STREAM_ID_MASK if is_data else 0
+        if self.kept_bytes < HEAD_BYTES:
+            return 0
+        _, _, kind, _, stream_id = FRAME_HEAD.unpack_from(self._data, self._at)
+        return stream_id & STREAM_ID_MASK if kind == DATA else 0
 
     def feed(self, data: bytes) -> None:
         """Add the bytes of one read."""
-        self._buffer += data
+        self._data = self._data[self._at :] + data if self._at < len(self._data) else data
+        self._at = 0
 
-    def take_preface(self) -> bytes:
-        """Return the connection preface when it is complete, else b"". Raises Http2Fault at the first byte that differs."""
-        if not PREFACE.startswith(bytes(self._buffer[: len(PREFACE)])):
+    def take_preface(self) -> bool:
+        """Take the connection preface if it is complete; returns whether. Raises Http2Fault at the first byte that differs."""
+        if not PREFACE.startswith(self._data[: len(PREFACE)]):
             raise Http2Fault(PROTOCOL_ERROR, "HTTP/2 client preface string missing or corrupt")
-        if len(self._buffer) < len(PREFACE):
-            return b""
-        del self._buffer[: len(PREFACE)]
+        if len(self._data) < len(PREFACE):
+            return False
+        self._at = len(PREFACE)
         self._has_preface = True
-        return PREFACE
+        return True
 
-    def next_frame(self, now: float) -> tuple[int, bytes] | None:
-        """The next whole frame, as (type, bytes); None when more bytes are needed. Raises Http2Fault."""
-        buffer = self._buffer
-        if len(buffer) < HEAD_BYTES:
+    def next_frame(self, now: float) -> Frame | None:
+        """The next whole frame; None when more bytes are needed. Raises Http2Fault."""
+        data, at = self._data, self._at
+        left_bytes = len(data) - at - HEAD_BYTES
+        if left_bytes < 0:
+            self._forget_taken()
             return None
-        length, kind, flags = int.from_bytes(buffer[:3], "big"), buffer[3], buffer[4]
+        high, low, kind, flags, stream_id = FRAME_HEAD.unpack_from(data, at)
+        length = high << 16 | low
         if length > self._limits.frame_bytes_max:
             raise Http2Fault(
                 FRAME_SIZE_ERROR,
                 f"a frame has {length} bytes, at most {self._limits.frame_bytes_max} are allowed",
             )
-        self._check_block(kind, length)
-        if len(buffer) < HEAD_BYTES + length:
+        if kind in _OF_BLOCKS or self._block_bytes >= 0:
+            self._check_block(kind, length)
+        if left_bytes < length:
+            self._forget_taken()
             return None
-        self._count(kind, flags, length, now)
-        frame = bytes(memoryview(buffer)[: HEAD_BYTES + length])
-        del buffer[: HEAD_BYTES + length]
-        if kind in (HEADERS, CONTINUATION):
+        at += HEAD_BYTES
+        payload = data[at : at + length]
+        if kind != HEADERS and (kind != DATA or not length or flags & PADDED):
+            self._count(kind, flags, payload, now)
+        self._at = at + length
+        if kind in _OF_BLOCKS:
             self._block_bytes = -1 if flags & END_HEADERS else max(0, self._block_bytes) + length
-        return kind, frame
+        return Frame(kind, flags, stream_id & STREAM_ID_MASK, payload)
+
+    def _forget_taken(self) -> None:
+        if self._at:
+            self._data, self._at = self._data[self._at :], 0
 
     def on_response(self) -> None:
         """Note a sent response: it entitles the peer to PING and WINDOW_UPDATE frames again."""
-        self._pings.fill()
-        self._empty_frames.fill()
+        if self._may_fill:
+            self._may_fill = False
+            self._pings.fill()
+            self._empty_frames.fill()
 
     def _check_block(self, kind: int, length: int) -> None:
         if self._block_bytes >= 0 and kind != CONTINUATION:
@@ -124,15 +167,18 @@ class FrameScanner:
                 f"a header block has more than {self._limits.header_block_bytes_max} bytes",
             )
 
-    def _count(self, kind: int, flags: int, length: int, now: float) -> None:
+    def _count(self, kind: int, flags: int, payload: bytes, now: float) -> None:
+        length = len(payload)
         if kind == RST_STREAM and not self._resets.take(now):
             raise Http2Fault(ENHANCE_YOUR_CALM, "too many streams are reset")
-        if kind == PING and not flags & ACK and not self._pings.take(now):
-            raise Http2Fault(ENHANCE_YOUR_CALM, "too_many_pings")
+        if kind == PING and not flags & ACK:
+            self._may_fill = True
+            if not self._pings.take(now):
+                raise Http2Fault(ENHANCE_YOUR_CALM, "too_many_pings")
         if kind == SETTINGS and not self._settings.take(now):
             raise Http2Fault(ENHANCE_YOUR_CALM, "too many SETTINGS frames")
         if kind == DATA and flags & PADDED and length:
-            length = max(0, length - 1 - self._buffer[HEAD_BYTES])  # padding is no content
+            length = max(0, length - 1 - payload[0])  # padding is no content
         has_effect = kind in (HEADERS, RST_STREAM, SETTINGS, GOAWAY) or (
             (kind == PING and not flags & ACK)
             or (
@@ -140,8 +186,10 @@ class FrameScanner:
                 and (length or flags & END_STREAM or (kind == CONTINUATION and flags & END_HEADERS))
             )
         )
-        if not has_effect and not self._empty_frames.take(now):
-            raise Http2Fault(ENHANCE_YOUR_CALM, "too many frames without effect")
+        if not has_effect:
+            self._may_fill = True
+            if not self._empty_frames.take(now):
+                raise Http2Fault(ENHANCE_YOUR_CALM, "too many frames without effect")
 
     def count_reset(self, now: float) -> None:
         """Count a stream that was reset because of the peer. Raises Http2Fault above the rate."""
@@ -149,11 +197,10 @@ class FrameScanner:
             raise Http2Fault(ENHANCE_YOUR_CALM, "too many streams are reset")
 
 
-def check_goaway(frame: bytes) -> None:
+def check_goaway(frame: Frame) -> None:
     """Raise Http2Fault for a GOAWAY of a stream, or one without an error code."""
-    stream_id = int.from_bytes(frame[5:HEAD_BYTES], "big") & STREAM_ID_MASK
-    if stream_id:
-        raise Http2Fault(PROTOCOL_ERROR, f"GOAWAY has stream id {stream_id}, must be 0")
-    if len(frame) < HEAD_BYTES + GOAWAY_BYTES_MIN:
-        text = f"GOAWAY has {len(frame) - HEAD_BYTES} bytes, at least {GOAWAY_BYTES_MIN} are needed"
+    if frame.stream_id:
+        raise Http2Fault(PROTOCOL_ERROR, f"GOAWAY has stream id {frame.stream_id}, must be 0")
+    if len(frame.payload) < GOAWAY_BYTES_MIN:
+        text = f"GOAWAY has {len(frame.payload)} bytes, at least {GOAWAY_BYTES_MIN} are needed"
         raise Http2Fault(FRAME_SIZE_ERROR, text)

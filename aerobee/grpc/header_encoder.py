@@ -5,50 +5,24 @@
     0000xxxx | value                    a value for a name of the static table, not kept
     00000000 | name | value             both as they are, not kept
 
-Responses repeat a few headers, so whole blocks are cached: a block costs one look-up. HPACK's dynamic table
-stays empty, so the peer cannot make this side store anything. Texts are not Huffman coded.
+HPACK's dynamic table stays empty, so the peer cannot make this side store anything, and blocks that come again are encoded
+once. Texts are not Huffman coded.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
-BLOCKS_MAX = 256  # cached blocks; a block with a status message is not cached
-BLOCK_HEADERS_MAX = 3
-_NO_TABLE = b"\x20"
+NO_TABLE = b"\x20"  # before the first block of a connection
 _STATUS_NAME = 8  # index of ":status"
 _CONTENT_TYPE_NAME = 31
 _WHOLE = {(b":status", b"200"): b"\x88"}
 _NAMES = {b":status": _STATUS_NAME, b"content-type": _CONTENT_TYPE_NAME}
 
 
-class HeaderEncoder:
-    """The part of hpack's Encoder that h2 uses. `header_table_size`: the size that the peer allows; the
-    encoder never uses it.
-    """
-
-    def __init__(self) -> None:
-        self.header_table_size = 4_096
-        self._blocks: dict[tuple[Any, ...], bytes] = {}
-        self._has_begun = False
-
-    def encode(self, headers: Iterable[tuple[str | bytes, str | bytes]]) -> bytes:
-        """The block of these headers."""
-        key = tuple(headers)
-        block = self._blocks.get(key)
-        if block is None:
-            block = b"".join(_encode(_bytes(name), _bytes(value)) for name, value in key)
-            if len(key) <= BLOCK_HEADERS_MAX and len(self._blocks) < BLOCKS_MAX:
-                self._blocks[key] = block
-        if not self._has_begun:
-            self._has_begun = True
-            return _NO_TABLE + block
-        return block
-
-
-def _bytes(text: str | bytes) -> bytes:
-    return text if isinstance(text, bytes) else text.encode()
+def encode_headers(headers: Iterable[tuple[str, str]]) -> bytes:
+    """The block of these headers, without NO_TABLE."""
+    return b"".join([_encode(name.encode(), value.encode()) for name, value in headers])
 
 
 def _encode(name: bytes, value: bytes) -> bytes:

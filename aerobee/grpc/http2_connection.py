@@ -3,7 +3,7 @@
     receive(data, now) -> events        outgoing() -> bytes        tick(now) -> events, no later than due()
     proceed(now) -> events, while has_more
 
-frame_scanner.py cuts and counts the frames; the package h2 interprets them. Source: RFC 9113, RFC 7541 and
+frame_scanner.py cuts and counts the frames; http2_engine.py interprets them. Source: RFC 9113, RFC 7541 and
 the gRPC protocol over HTTP/2.
 
 Invariants: - receive() never raises for bytes of the peer. A violation of the protocol or a limit ends the connection
@@ -22,19 +22,7 @@ import itertools
 import math
 import struct
 import sys
-from collections.abc import Callable, Iterable
-from typing import Any
-
-from h2.events import (
-    DataReceived,
-    RemoteSettingsChanged,
-    RequestReceived,
-    StreamEnded,
-    StreamReset,
-    TrailersReceived,
-    WindowUpdated,
-)
-from h2.exceptions import ProtocolError
+from collections.abc import Callable, Iterable, Sequence
 
 from aerobee.grpc.call import (
     CallAnswered,
@@ -51,27 +39,35 @@ from aerobee.grpc.frame_scanner import (
     CONTINUATION,
     ENHANCE_YOUR_CALM,
     GOAWAY,
+    HEAD_BYTES,
     HEADERS,
     NO_ERROR,
     PROTOCOL_ERROR,
     REFUSED_STREAM,
+    Frame,
     FrameScanner,
     Http2Fault,
+    Http2Violation,
     check_goaway,
 )
-from aerobee.grpc.h2_engine import make_h2
+from aerobee.grpc.header_encoder import encode_headers
+from aerobee.grpc.http2_engine import CANCELLED, Http2Engine
 from aerobee.grpc.limits import MIB, Http2Limits
-from aerobee.grpc.message_reader import ACCEPTED_ENCODINGS, COMPRESSED, MessageReader, frame_message
-from aerobee.grpc.request_headers import check_trailers, kept_metadata, read_headers
+from aerobee.grpc.message_reader import (
+    ACCEPTED_ENCODINGS,
+    COMPRESSED,
+    MessageReader,
+    frame_message,
+    message_of_whole,
+)
+from aerobee.grpc.request_headers import HeaderField, read_headers
 from aerobee.grpc.status import CallError, GrpcStatus, encode_status_message
 from aerobee.grpc.timeout import parse_timeout
 
 CONTENT_TYPE = "application/grpc"
-_RESPONSE_HEADERS = [
-    (":status", "200"),
-    ("content-type", CONTENT_TYPE),
-    ("grpc-accept-encoding", ACCEPTED_ENCODINGS),
-]
+_TRAILERS_ONLY = encode_headers([(":status", "200"), ("content-type", CONTENT_TYPE)])
+_RESPONSE_HEADERS = _TRAILERS_ONLY + encode_headers([("grpc-accept-encoding", ACCEPTED_ENCODINGS)])
+_OK_TRAILERS = encode_headers([("grpc-status", str(int(GrpcStatus.OK)))])
 # What is done in one go, some 20 ms: the rest of a read waits for proceed(), that of the deadlines for the next tick().
 FRAMES_AT_ONCE = 256
 REQUEST_BYTES_AT_ONCE = (
@@ -98,10 +94,10 @@ class Http2Connection:
         where it is below that of `limits`."""
         self._limits = limits
         self._message_bytes_max = message_bytes_max or (lambda path: limits.message_bytes_max)
-        self._h2 = make_h2(limits)
+        self.calls: dict[int, OpenCall] = {}
+        self._engine = self._make_engine()
         self._scanner = FrameScanner(limits, now)
         self._extra_out = b""
-        self.calls: dict[int, OpenCall] = {}
         self.is_closed = False
         self.close_reason = ""
         self._has_more = False
@@ -120,6 +116,9 @@ class Http2Connection:
         self._pinged: float | None = None  # time of this side's unacknowledged PING
         self._draining_since: float | None = None
         self._events: list[Event] = []
+
+    def _make_engine(self) -> Http2Engine:
+        return Http2Engine(self._limits, self.calls, self)
 
     # --- the peer's bytes
 
@@ -146,7 +145,7 @@ class Http2Connection:
         self._read_bytes = 0
         self._unadmitted.clear()
         try:
-            if not scanner.has_preface and not self._take_preface():
+            if not scanner.has_preface and not scanner.take_preface():
                 return self._take_events()
             for _ in range(FRAMES_AT_ONCE):
                 if self._unadmitted and self._awaits_admission(scanner.next_data_stream):
@@ -156,9 +155,13 @@ class Http2Connection:
                 if frame is None:
                     break
                 self._waiting_since = None
-                self._interpret(*frame, now)
-                if frame[0] in (HEADERS, CONTINUATION):
-                    self._read_bytes += HEADER_BYTE_BYTES * len(frame[1])
+                kind = frame.kind
+                if kind == GOAWAY:
+                    self._on_goaway(frame, now)
+                else:
+                    self._engine.take(frame, now)
+                if kind in (HEADERS, CONTINUATION):
+                    self._read_bytes += HEADER_BYTE_BYTES * (HEAD_BYTES + len(frame.payload))
                 if self._read_bytes >= REQUEST_BYTES_AT_ONCE:
                     self._has_more = True
                     break
@@ -166,11 +169,12 @@ class Http2Connection:
                 self._has_more = True
             if self._is_window_open and not self.is_closed:
                 self._is_window_open = False
-                self._on_window(0, now)
+                self._pump_blocked(now)
+        except Http2Violation as violation:
+            self._engine.end(violation.code)
+            self._end(str(violation), now)
         except Http2Fault as fault:
             self._fail(fault.code, str(fault), now)
-        except ProtocolError as error:
-            self._end(str(error) or type(error).__name__, now)  # h2 has written GOAWAY
         if not scanner.is_waiting:
             self._waiting_since = None
         elif self._waiting_since is None:
@@ -179,8 +183,10 @@ class Http2Connection:
 
     def outgoing(self) -> bytes:
         """The bytes to send to the peer now."""
-        data = self._h2.data_to_send() + self._extra_out
-        self._extra_out = b""
+        data = self._engine.take_output()
+        if self._extra_out:
+            data += self._extra_out
+            self._extra_out = b""
         return data
 
     @property
@@ -211,9 +217,7 @@ class Http2Connection:
         """
         call.may_idle = call.may_idle or may_idle
         if not (call.is_over or call.is_responding):
-            call.is_responding = True
-            self._h2.write_headers(call.stream_id, _RESPONSE_HEADERS)
-            self._scanner.on_response()
+            self._start_response(call)
 
     def send_message(self, call: OpenCall, data: bytes, now: float) -> bool:
         """Send one response message. False when the caller has to wait for Writable before it sends the next one.
@@ -222,14 +226,19 @@ class Http2Connection:
         """
         if call.is_over or call.is_finishing:
             return True
-        self.start_response(call)
+        if not call.is_responding:
+            self._start_response(call)
         framed = frame_message(data)
+        if not call.unsent and len(framed) <= self._engine.room(call):
+            self._engine.write_data(call, framed)
+            self._scanner.on_response()
+            return True
         call.unsent.append(framed)
         call.unsent_bytes += len(framed)
         self._unsent_bytes += len(framed)
         self._pump(call, now)
         if call.unsent and self._unsent_bytes > self._limits.unsent_bytes_end:
-            self._h2.reset_stream(call.stream_id, CANCEL)
+            self._engine.reset(call.stream_id, CANCEL)
             self._over(call, "the client takes its responses too slowly")
             return True
         return not call.unsent or self._unsent_bytes <= self._limits.unsent_bytes_max
@@ -239,17 +248,21 @@ class Http2Connection:
         if call.is_over or call.is_finishing:
             return
         call.is_finishing = True
-        call.trailers = [("grpc-status", str(int(status)))]
+        trailers = (
+            _OK_TRAILERS if status == GrpcStatus.OK else encode_headers([("grpc-status", str(int(status)))])
+        )
         if message:
-            call.trailers.append(("grpc-message", encode_status_message(message)))
-        if not call.is_responding:
-            call.trailers[:0] = [(":status", "200"), ("content-type", CONTENT_TYPE)]
-        self._pump(call, now)
+            trailers += encode_headers([("grpc-message", encode_status_message(message))])
+        call.trailers = trailers if call.is_responding else _TRAILERS_ONLY + trailers
+        if call.unsent:
+            self._pump(call, now)
+        else:
+            self._write_trailers(call)
 
     def cancel(self, call: OpenCall, reason: str) -> None:
         """End the call with RST_STREAM, and drop what is unsent. No effect on an ended call."""
         if not call.is_over:
-            self._h2.reset_stream(call.stream_id, CANCEL)
+            self._engine.reset(call.stream_id, CANCEL)
             self._over(call, reason)
 
     # --- time
@@ -293,7 +306,7 @@ class Http2Connection:
             self._tick_calls(now)
             if self.calls and self._pinged is None and now >= self._heard + limits.keepalive_s:
                 self._pinged = now
-                self._h2.ping(_PING_DATA)
+                self._engine.ping(_PING_DATA)
         return self._take_events()
 
     def go_away(self, now: float) -> None:
@@ -311,106 +324,73 @@ class Http2Connection:
         self._end(reason, now)
         return self._take_events()
 
-    # --- inside: the peer's frames
+    # --- StreamEvents
 
-    def _take_preface(self) -> bool:
-        preface = self._scanner.take_preface()
-        if preface:
-            self._h2.receive_data(preface)
-        return bool(preface)
-
-    def _awaits_admission(self, stream_id: int) -> bool:
-        """Whether DATA of this stream may be a compressed message of a call that the service does not know yet."""
-        return stream_id in self._unadmitted and stream_id in self.calls
-
-    def _interpret(self, kind: int, frame: bytes, now: float) -> None:
-        if kind == GOAWAY:
-            check_goaway(frame)
-            # h2 forbids sending after a GOAWAY of the peer, but open calls must still get their responses.
-            if self._draining_since is None:
-                self._draining_since = now
-            if not self.calls:
-                self._end("the peer said goodbye", now)
-            return
-        for event in self._h2.receive_data(frame):
-            self._on_h2_event(event, now)
-
-    def _on_h2_event(self, event: Any, now: float) -> None:
-        if isinstance(event, DataReceived):
-            self._on_data(event, now)
-        elif isinstance(event, RequestReceived):
-            self._on_request(event, now)
-        elif isinstance(event, TrailersReceived):
-            self._on_trailers(event, now)
-        elif isinstance(event, StreamEnded):
-            self._on_half_close(event.stream_id, now)
-        elif isinstance(event, WindowUpdated):
-            if event.stream_id:
-                self._on_window(event.stream_id, now)
-            else:
-                self._is_window_open = True
-        elif isinstance(event, StreamReset):
-            self._on_reset(event, now)
-        elif isinstance(event, RemoteSettingsChanged):
-            self._is_window_open = True
-
-    def _on_request(self, event: RequestReceived, now: float) -> None:
-        stream_id = event.stream_id
+    def on_request(
+        self, stream_id: int, fields: Sequence[HeaderField], *, ends: bool, length: int | None, now: float
+    ) -> None:
+        engine, limits = self._engine, self._limits
         try:
-            metadata = read_headers(event.headers)
+            transport, metadata = read_headers(fields)
         except ValueError:
-            self._h2.reset_stream(stream_id, PROTOCOL_ERROR)
-            self._h2.forget(stream_id)
+            self._refuse_stream(stream_id, PROTOCOL_ERROR)
             self._scanner.count_reset(now)
             return
-        path, content_type = metadata[":path"], metadata.get("content-type", "")
         if self._draining_since is not None:
-            self._h2.reset_stream(stream_id, REFUSED_STREAM)
-            self._h2.forget(stream_id)
+            self._refuse_stream(stream_id, REFUSED_STREAM)
             return
-        if metadata.get(":method") != "POST" or not content_type.startswith(CONTENT_TYPE):
-            status = "405" if metadata.get(":method") != "POST" else "415"
-            self._h2.write_headers(stream_id, [(":status", status)], end_stream=True)
-            self._stop_receiving(stream_id, event.stream_ended is not None)
-            self._h2.forget(stream_id)
+        if transport[":method"] != "POST" or not transport.get("content-type", "").startswith(CONTENT_TYPE):
+            http_status = "405" if transport[":method"] != "POST" else "415"
+            engine.write_headers(stream_id, encode_headers([(":status", http_status)]), end_stream=True)
+            self._stop_receiving(stream_id, is_half_closed=ends)
             return
-        bytes_max = min(self._limits.message_bytes_max, self._message_bytes_max(path))
-        encoding = metadata.get("grpc-encoding", "identity")
+        path = sys.intern(transport[":path"])
+        encoding = transport.get("grpc-encoding", "identity")
         if encoding in COMPRESSED:
             self._unadmitted.add(stream_id)
-        reader = MessageReader(bytes_max, encoding)
-        call = OpenCall(stream_id, sys.intern(path), kept_metadata(metadata), now, None, reader)
-        call.is_half_closed = event.stream_ended is not None
+        timeout, timeout_fault, deadline = transport.get("grpc-timeout"), "", None
+        if timeout is not None:
+            try:
+                deadline = now + parse_timeout(timeout)
+            except ValueError as error:
+                timeout_fault = str(error)
+        window = limits.stream_window_bytes
+        bytes_max = min(limits.message_bytes_max, self._message_bytes_max(path))
+        call = OpenCall(
+            stream_id, path, metadata, now, deadline, encoding, bytes_max, length, engine.stream_window, window, window
+        )  # fmt: skip
+        call.is_half_closed = ends
         self.calls[stream_id] = call
-        try:
-            timeout = metadata.get("grpc-timeout")
-            call.deadline = None if timeout is None else now + parse_timeout(timeout)
-        except ValueError as error:
-            self.finish(call, GrpcStatus.INTERNAL, str(error), now)
+        if timeout_fault:
+            self.finish(call, GrpcStatus.INTERNAL, timeout_fault, now)
             return
-        if call.deadline is not None:
-            self._note_time(call.deadline, call)
-        self._note_time(now + self._limits.request_s, call)
+        if deadline is not None:
+            self._note_time(deadline, call)
+        self._note_time(now + limits.request_s, call)
         self._events.append(CallStarted(call))
+        if ends:
+            self.on_half_close(call, now)
 
-    def _on_data(self, event: DataReceived, now: float) -> None:
-        call = self.calls.get(event.stream_id)
-        if event.flow_controlled_length:
-            self._h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
-        if call is None:
-            return
-        call.is_half_closed = event.stream_ended is not None
-        if call.is_finishing:
-            return
-        before = call.reader.kept_bytes
+    def on_data(self, call: OpenCall, data: bytes, now: float) -> None:
+        reader = call.reader
+        if reader is None:
+            message = message_of_whole(data, call.message_bytes_max)
+            if message is not None:
+                self._read_bytes += MESSAGE_BYTES + len(message)
+                self._events.append(RequestMessage(call, message))
+                return
+            if not data:
+                return
+            reader = call.reader = MessageReader(call.message_bytes_max, call.encoding)
+        before = reader.kept_bytes
         try:
-            messages = call.reader.feed(event.data or b"")
+            messages = reader.feed(data)
         except CallError as error:
             self._receiving_bytes -= before
-            call.reader = MessageReader(0)
+            call.reader = None
             self._abandon(call, error, now)
             return
-        self._receiving_bytes += call.reader.kept_bytes - before
+        self._receiving_bytes += reader.kept_bytes - before
         if self._receiving_bytes > self._limits.receiving_bytes_max:
             text = f"requests of more than {self._limits.receiving_bytes_max} bytes are incomplete on this connection"
             self._abandon(call, CallError(GrpcStatus.RESOURCE_EXHAUSTED, text), now)
@@ -419,48 +399,60 @@ class Http2Connection:
             self._read_bytes += MESSAGE_BYTES + len(message)
             self._events.append(RequestMessage(call, message))
 
-    def _on_trailers(self, event: TrailersReceived, now: float) -> None:
-        call = self.calls.get(event.stream_id)
-        try:
-            check_trailers(event.headers)
-        except ValueError:
-            self._h2.reset_stream(event.stream_id, PROTOCOL_ERROR)
-            self._scanner.count_reset(now)
-            if call is not None:
-                self._over(call, "the trailers of the request are malformed")
-
-    def _on_half_close(self, stream_id: int, now: float) -> None:
-        call = self.calls.get(stream_id)
-        if call is None:
+    def on_half_close(self, call: OpenCall, now: float) -> None:
+        if call.is_finishing or call.is_over:
             return
-        call.is_half_closed = True
-        if call.is_finishing:
-            return
-        try:
-            call.reader.check_ended()
-        except CallError as error:
+        if call.kept_bytes:
+            error = CallError(GrpcStatus.INTERNAL, "the request ends in the middle of a message")
             self._abandon(call, error, now)
             return
         self._events.append(RequestEnded(call))
 
-    def _on_reset(self, event: StreamReset, now: float) -> None:
-        if not event.remote_reset:
-            # h2 has reset a stream because of an invalid frame: it counts against the rate of resets.
-            self._scanner.count_reset(now)
-        call = self.calls.get(event.stream_id)
-        if call is not None:
-            self._over(call, "the client cancelled the call")
+    def on_window(self, call: OpenCall, now: float) -> None:
+        if call.unsent:
+            self._pump_each((call,), now)
+
+    def on_windows(self) -> None:
+        self._is_window_open = True
+
+    def on_reset(self, call: OpenCall) -> None:
+        self._over(call, CANCELLED)
+
+    def on_broken(self, call: OpenCall, reason: str, now: float) -> None:
+        self._scanner.count_reset(now)
+        self._over(call, reason)
+
+    # --- inside: the peer's frames
+
+    def _awaits_admission(self, stream_id: int) -> bool:
+        """Whether DATA of this stream may be a compressed message of a call that the service does not know yet."""
+        return stream_id in self._unadmitted and stream_id in self.calls
+
+    def _on_goaway(self, frame: Frame, now: float) -> None:
+        check_goaway(frame)
+        if self._draining_since is None:
+            self._draining_since = now
+        if not self.calls:
+            self._end("the peer said goodbye", now)
+
+    def _refuse_stream(self, stream_id: int, code: int) -> None:
+        self._engine.reset(stream_id, code)
+        self._engine.close(stream_id, is_reset=True)
 
     # --- inside: sending
 
-    def _on_window(self, stream_id: int, now: float) -> None:
-        if stream_id:
-            call = self.calls.get(stream_id)
-            blocked: Iterable[OpenCall] = () if call is None or not call.unsent else (call,)
-        else:
-            blocked = [call for call in self.calls.values() if call.unsent]
+    def _start_response(self, call: OpenCall) -> None:
+        call.is_responding = True
+        self._engine.write_headers(call.stream_id, _RESPONSE_HEADERS)
+        self._scanner.on_response()
+
+    def _pump_blocked(self, now: float) -> None:
+        if self._unsent_bytes:
+            self._pump_each([call for call in self.calls.values() if call.unsent], now)
+
+    def _pump_each(self, blocked: Iterable[OpenCall], now: float) -> None:
         for call in blocked:
-            if self._h2.outbound_flow_control_window <= 0:
+            if self._engine.send_window <= 0:
                 break
             self._pump(call, now)
             if call.is_over:
@@ -470,10 +462,10 @@ class Http2Connection:
 
     def _pump(self, call: OpenCall, now: float) -> None:
         """Send as many bytes as the windows allow, then the trailers."""
-        h2, stream_id = self._h2, call.stream_id
+        engine = self._engine
         sent_bytes = 0
         while call.unsent:
-            room = min(h2.local_flow_control_window(stream_id), h2.max_outbound_frame_size)
+            room = engine.room(call)
             if room <= 0:
                 break
             piece = call.unsent[0]
@@ -484,7 +476,7 @@ class Http2Connection:
                     piece
                 )  # a copy of the rest for each frame would take seconds for large responses
                 call.unsent[0], piece = view[room:], view[:room]
-            h2.write_data(stream_id, piece)
+            engine.write_data(call, piece)
             call.unsent_bytes -= len(piece)
             self._unsent_bytes -= len(piece)
             sent_bytes += len(piece)
@@ -502,20 +494,25 @@ class Http2Connection:
             return
         call.blocked_since = None
         if call.is_finishing:
-            h2.write_headers(stream_id, call.trailers, end_stream=True)
-            self._scanner.on_response()
-            self._stop_receiving(stream_id, call.is_half_closed)
-            self._forget(call)
+            self._write_trailers(call)
 
-    def _stop_receiving(self, stream_id: int, is_half_closed: bool) -> None:
+    def _write_trailers(self, call: OpenCall) -> None:
+        """End the response of a call whose messages are sent."""
+        self._engine.write_headers(call.stream_id, call.trailers, end_stream=True)
+        self._scanner.on_response()
+        self._stop_receiving(call.stream_id, is_half_closed=call.is_half_closed)
+        self._forget(call)
+
+    def _stop_receiving(self, stream_id: int, *, is_half_closed: bool) -> None:
         """The response is complete: the client need not send the rest of its request."""
         if not is_half_closed:
-            self._h2.reset_stream(stream_id, NO_ERROR)
+            self._engine.reset(stream_id, NO_ERROR)
+        self._engine.close(stream_id, is_reset=not is_half_closed)
 
     def _abandon(self, call: OpenCall, error: CallError, now: float) -> None:
         """End a call that violated a limit: with a reset if a response message is partly sent, else with the status."""
         if call.unsent:
-            self._h2.reset_stream(call.stream_id, CANCEL)
+            self._engine.reset(call.stream_id, CANCEL)
             self._over(call, error.message)
         else:
             self.finish(call, error.status, error.message, now)
@@ -549,7 +546,7 @@ class Http2Connection:
                 text = f"no whole request within {limits.request_s:g} s"
                 self._abandon(call, CallError(GrpcStatus.DEADLINE_EXCEEDED, text), now)
             elif call.blocked_since is not None and now >= call.blocked_since + limits.window_s:
-                self._h2.reset_stream(call.stream_id, CANCEL)
+                self._engine.reset(call.stream_id, CANCEL)
                 self._over(call, f"the client opened no window for {limits.window_s:g} s")
             elif call.blocked_since is not None:
                 self._note_time(call.blocked_since + limits.window_s, call)
@@ -561,13 +558,16 @@ class Http2Connection:
 
     def _forget(self, call: OpenCall) -> None:
         call.is_over = True
-        self._drop_unsent(call)
-        self._receiving_bytes -= call.reader.kept_bytes
-        call.reader = MessageReader(0)
+        if call.unsent:
+            self._drop_unsent(call)
+        if call.reader is not None:
+            self._receiving_bytes -= call.reader.kept_bytes
+            call.reader = None
         self.calls.pop(call.stream_id, None)
-        self._h2.forget(call.stream_id)
 
     def _over(self, call: OpenCall, reason: str) -> None:
+        """A stream has ended before its response was complete."""
+        self._engine.close(call.stream_id, is_reset=True)
         self._forget(call)
         self._events.append(CallEnded(call, reason))
 
@@ -586,7 +586,7 @@ class Http2Connection:
         self._deadlines.clear()
 
     def _write_goaway(self, code: int, reason: str) -> None:
-        last = _LAST_STREAM_ID if code == NO_ERROR else max(0, self._h2.highest_inbound_stream_id)
+        last = _LAST_STREAM_ID if code == NO_ERROR else self._engine.highest_stream_id
         text = reason.encode()[:GOAWAY_TEXT_BYTES_MAX]
         self._extra_out += _GOAWAY_HEAD.pack(0, 8 + len(text), GOAWAY, 0, 0, last, code) + text
 

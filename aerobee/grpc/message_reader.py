@@ -22,6 +22,14 @@ def frame_message(data: bytes) -> bytes:
     return _HEAD.pack(0, len(data)) + data
 
 
+def message_of_whole(data: bytes, bytes_max: int) -> bytes | None:
+    """The message of bytes that are exactly one, not compressed and not too large; None for any others."""
+    size = len(data) - _HEAD.size
+    if not 0 <= size <= bytes_max or _HEAD.unpack_from(data) != (0, size):
+        return None
+    return data[_HEAD.size :]
+
+
 class MessageReader:
     """Collects bytes and returns whole messages.
 

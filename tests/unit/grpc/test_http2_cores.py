@@ -1,4 +1,4 @@
-"""The native HTTP/2 core and Python's: the short form of tests/fuzz/http2_differential.py, and which one a broker takes."""
+"""The HTTP/2 cores: the short form of tests/fuzz/http2_differential.py, and which one a broker takes."""
 
 from __future__ import annotations
 
@@ -11,21 +11,23 @@ from aerobee.grpc.call import Event
 from aerobee.grpc.frame_scanner import PREFACE, SETTINGS
 from aerobee.grpc.http2_connection import Http2Connection
 from tests.fuzz.http2_differential import LIMITS, Client, Disagreement, Pair, run
+from tests.fuzz.http2_reference import Http2Reference
 from tests.unit.grpc.raw_peer import frame
 
 native = pytest.importorskip("aerobee_native")
 ROUNDS = 250
+CORES = [Http2Reference, Http2Connection, native.Http2Connection]
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_both_cores_agree_on_conversations(seed: int) -> None:
-    done, open_count, _ = run(ROUNDS, 1_000 + seed, [Http2Connection, native.Http2Connection])
+def test_the_cores_agree_on_conversations(seed: int) -> None:
+    done, open_count, _ = run(ROUNDS, 1_000 + seed, CORES)
     assert done == ROUNDS
     assert 0 < open_count < ROUNDS, "some connections last, and some end"
 
 
-def test_both_cores_agree_on_short_hostile_connections() -> None:
-    done, _, inputs = run(1_000, 2_000, [Http2Connection, native.Http2Connection], is_short=True)
+def test_the_cores_agree_on_short_hostile_connections() -> None:
+    done, _, inputs = run(1_000, 2_000, CORES, is_short=True)
     assert inputs["bad"] == inputs["all"] > done == 1_000
 
 
