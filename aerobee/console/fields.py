@@ -14,12 +14,14 @@ Fields = Mapping[str, Any]
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """The result or the preview of an action: `text` is a sentence, `rows` are its details. `frozen`: fields with which a run
-    does no more than this preview shows."""
+    does no more than this preview shows. `rest`: fields with which another run continues where this one stopped; empty when it
+    is complete."""
 
     command: str
     text: str
     rows: tuple[dict[str, Any], ...] = ()
     frozen: Fields = field(default_factory=dict)
+    rest: Fields = field(default_factory=dict)
 
 
 Run = Callable[[Fields, bool], Awaitable[Outcome]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from aerobee.client import Admin
@@ -9,7 +10,7 @@ from aerobee.clock import Clock
 from aerobee.console.fields import Fields, MakeCommand, Outcome, Run, text
 from aerobee.console.users import Role
 from aerobee.errors import UsageError
-from aerobee.message import check_group_name
+from aerobee.message import MessageQueue, check_group_name
 from aerobee.ops.commands.offset import parse_target
 from aerobee.words import plural
 
@@ -19,10 +20,13 @@ REDRIVE_MAX = 200
 class GroupActions:
     """`table`: name -> (role, run)."""
 
-    def __init__(self, admin: Admin, clock: Clock, command: MakeCommand) -> None:
-        """`command` makes the text of the equivalent command."""
+    def __init__(
+        self, admin: Admin, clock: Clock, command: MakeCommand, must_end: Callable[[], bool] = lambda: False
+    ) -> None:
+        """`command` makes the text of the equivalent command. A redrive asks `must_end` before each message."""
         self._admin = admin
         self._clock = clock
+        self._must_end = must_end
         self._command = command
         self.table: dict[str, tuple[Role, Run]] = {
             "redrive": (Role.OPERATOR, self.redrive),
@@ -32,64 +36,67 @@ class GroupActions:
     async def redrive(self, fields: Fields, dry_run: bool) -> Outcome:
         """Redrive the dead-letter messages of a group that are not redriven yet, or those with the given `ids`.
 
-        With `ids` and `waiting` only those of them that are not redriven yet. `until`: queue as broker/id -> the offset before which
-        messages are redriven, for producers choose ids and may choose one twice.
+        With `ids` and `waiting` only those of them that are not redriven yet. `until` and `after`: queue as broker/id -> the offset
+        before which, and from which on, messages are redriven, for producers choose ids and may choose one twice.
+
+        The progress is stored at the end, also when the call is cancelled: the next redrive repeats at most the message that was
+        being sent.
         """
         group = text(fields, "group")
         check_group_name(group)
         ids = _ids(fields)
         only_waiting = not ids or fields.get("waiting") is True
-        until = _until(fields)
-        seen: dict[str, int] = {}
-        words = [
-            "dlq",
-            "redrive",
-            group,
-            *(word for each in sorted(ids) for word in ("--id", each)),
-            "--limit",
-            str(REDRIVE_MAX),
-            "--yes",
-        ]
-        command = self._command(*words)
+        until, after = _offsets(fields, "until"), _offsets(fields, "after") or {}
+        choice = (word for each in sorted(ids) for word in ("--id", each))
+        command = self._command("dlq", "redrive", group, *choice, "--limit", str(REDRIVE_MAX), "--yes")
         rows: list[dict[str, Any]] = []
-        done: dict[Any, int] = {}
-        is_gap: set[Any] = set()
-        async for dead in self._admin.dead_letters(group, only_waiting=only_waiting):
-            queue = dead.message.queue
-            name = f"{queue.broker_name}/{queue.queue_id}"
-            if until is not None and dead.message.queue_offset >= until.get(name, 0):
-                continue
-            if ids and dead.message_id not in ids:
-                is_gap.add(queue)
-                continue
-            if len(rows) >= REDRIVE_MAX:
-                break
-            row = {
-                "message_id": dead.message_id,
-                "from": dead.topic,
-                "reason": dead.reason or dead.error,
-                "result": "",
-            }
-            if not dry_run:
-                sent = await self._admin.redrive(dead)
-                row["result"] = sent.error or "sent"
-                # As on the command line: record the offset up to which all messages are redriven.
-                if sent.error:
+        seen: dict[str, int] = dict(after)
+        progress: dict[MessageQueue, int] = {}
+        is_gap: set[MessageQueue] = set()
+        is_cut = False
+        try:
+            async for dead in self._admin.dead_letters(group, only_waiting=only_waiting):
+                queue, offset = dead.message.queue, dead.message.queue_offset
+                name = f"{queue.broker_name}/{queue.queue_id}"
+                if offset < after.get(name, 0) or (until is not None and offset >= until.get(name, 0)):
+                    continue
+                if ids and dead.message_id not in ids:
                     is_gap.add(queue)
-                elif queue not in is_gap:
-                    done[queue] = dead.message.queue_offset + 1
-            rows.append(row)
-            seen[name] = dead.message.queue_offset + 1
-        for queue, offset in done.items():
-            if only_waiting:
-                await self._admin.commit_redriven(queue, offset)
+                    continue
+                if len(rows) >= REDRIVE_MAX:
+                    break
+                if not dry_run and self._must_end():
+                    is_cut = True
+                    break
+                row = {
+                    "message_id": dead.message_id,
+                    "from": dead.topic,
+                    "reason": dead.reason or dead.error,
+                    "result": "",
+                }
+                if not dry_run:
+                    sent = await self._admin.redrive(dead)
+                    row["result"] = sent.error or "sent"
+                    # As on the command line: record the offset up to which all messages are redriven.
+                    if sent.error:
+                        is_gap.add(queue)
+                    elif queue not in is_gap:
+                        progress[queue] = offset + 1
+                rows.append(row)
+                seen[name] = offset + 1
+        finally:
+            for queue, offset in progress.items():
+                if only_waiting:
+                    await self._admin.commit_redriven(queue, offset)
         failed = sum(row["result"] not in ("", "sent") for row in rows)
         said = "would be sent" if dry_run else "sent"
         return Outcome(
             command,
-            f"{len(rows) - failed} {said} to the retry topic of group {group}, {failed} failed",
+            f"{len(rows) - failed} {said} to the retry topic of group {group}, {failed} failed"
+            + (", the rest was not tried" if is_cut else ""),
             tuple(rows),
-            {"ids": [row["message_id"] for row in rows], "until": seen},
+            frozen={"ids": [row["message_id"] for row in rows], "until": seen},
+            rest={"after": seen} if is_cut else {},
         )
 
     async def reset(self, fields: Fields, dry_run: bool) -> Outcome:
@@ -128,10 +135,10 @@ def _ids(fields: Fields) -> set[str]:
     return {str(each) for each in ids}
 
 
-def _until(fields: Fields) -> dict[str, int] | None:
-    until = fields.get("until")
-    if until is None:
+def _offsets(fields: Fields, name: str) -> dict[str, int] | None:
+    offsets = fields.get(name)
+    if offsets is None:
         return None
-    if not isinstance(until, dict) or not all(type(offset) is int for offset in until.values()):
-        raise UsageError("until must have an offset for each queue")
-    return until
+    if not isinstance(offsets, dict) or not all(type(offset) is int for offset in offsets.values()):
+        raise UsageError(f"{name} must have an offset for each queue")
+    return offsets

@@ -1,7 +1,8 @@
 """Tools that change the cluster. Each `plan_…` is a dry run that returns a plan; `apply_plan` carries a plan out, once.
 
 The actions are those of the console's pages. A plan freezes what would otherwise mean something else later: a time in the past
-becomes a timestamp, and a redrive the messages that its dry run lists.
+becomes a timestamp, and a redrive the messages that its dry run lists. A redrive that is longer than a call stops between two
+messages and returns a plan for the others.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from aerobee.console.fields import Run
 from aerobee.console.group_actions import GroupActions
 from aerobee.console.schedule_actions import ScheduleActions
 from aerobee.console.topic_actions import TopicActions
+from aerobee.contrib.mcp.call_time import must_end
 from aerobee.contrib.mcp.plans import PLAN_LIFE_MS, Plan, Plans
 from aerobee.contrib.mcp.reads import Group, Topic
 from aerobee.errors import AerobeeError
@@ -111,7 +113,10 @@ class ActionTools:
     async def apply_plan(
         self, plan: Annotated[str, Field(description="The plan that a dry run returned.", max_length=100)]
     ) -> dict[str, Any]:
-        """Carry out a plan, once. Call it only after a person has seen the dry run's result and agreed."""
+        """Carry out a plan, once. Call it only after a person has seen the dry run's result and agreed.
+
+        A redrive that takes longer than a call returns a plan for the messages that are left: apply it to continue.
+        """
         taken = self._kept.take(plan, self._clock.now_ms())
         fields = dict(taken.fields)
         self._write(taken.action, fields, "asked")
@@ -124,8 +129,13 @@ class ActionTools:
         except BaseException as error:  # also the deadline of the call
             self._write(taken.action, fields, f"ended by {error!r}: a part may be done")
             raise
-        self._write(taken.action, fields, "done")
-        return {"done": outcome.text, "command": outcome.command, "rows": _rows(outcome.rows)}
+        document = {"done": outcome.text, "command": outcome.command, "rows": _rows(outcome.rows)}
+        if not outcome.rest:
+            self._write(taken.action, fields, "done")
+            return document
+        self._write(taken.action, fields, f"stopped before the end of the call: {outcome.text}")
+        note = "the call was too short for all: apply this plan to continue with the next message"
+        return document | self._keep(taken.action, {**fields, **outcome.rest}) | {"note": note}
 
     async def _plan(self, action: str, fields: dict[str, Any]) -> dict[str, Any]:
         async with open_admin(self._nameserver) as admin:
@@ -134,13 +144,17 @@ class ActionTools:
         document = {"preview": outcome.text, "command": outcome.command, "rows": _rows(outcome.rows)}
         if action in ("redrive", "reset") and not outcome.rows:
             return document | {"plan": None, "note": "there is nothing to change"}
+        return document | self._keep(action, fields)
+
+    def _keep(self, action: str, fields: dict[str, Any]) -> dict[str, Any]:
+        """A new plan, as it stands in an answer."""
         token = self._new_token()
         self._kept.add(token, Plan(action=action, fields=fields, made_ms=self._clock.now_ms()))
-        return document | {"plan": token, "valid_s": PLAN_LIFE_MS // 1000}
+        return {"plan": token, "valid_s": PLAN_LIFE_MS // 1000}
 
     def _run(self, admin: Admin, action: str) -> Run:
         table = {
-            **GroupActions(admin, self._clock, self._command).table,
+            **GroupActions(admin, self._clock, self._command, must_end).table,
             **TopicActions(admin, self._command).table,
             **ScheduleActions(admin, self._command).table,
         }

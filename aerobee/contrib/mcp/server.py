@@ -19,11 +19,11 @@ from aerobee.clock import SystemClock
 from aerobee.console.audit import Audit
 from aerobee.contrib.mcp.actions import ActionTools
 from aerobee.contrib.mcp.answers import answer
+from aerobee.contrib.mcp.call_time import CALL_TIMEOUT_S, call_time
 from aerobee.contrib.mcp.reads import ReadTools
 from aerobee.errors import AerobeeError
 from aerobee.ops.terminal.failure import explain
 
-CALL_TIMEOUT_S = 60.0
 CALLS_AT_ONCE = 4
 INSTRUCTIONS = """\
 Tools to look at one Apache RocketMQ-compatible cluster (Aerobee): start with doctor, metrics_overview or why.
@@ -90,7 +90,7 @@ def guarded(tool: Tool, gate: asyncio.Semaphore) -> Callable[..., Awaitable[str]
     @functools.wraps(tool)
     async def call(*arguments: Any, **named: Any) -> str:
         try:
-            async with asyncio.timeout(CALL_TIMEOUT_S), gate:
+            async with call_time(), gate:
                 return answer(await tool(*arguments, **named))
         except TimeoutError:
             raise ToolError(

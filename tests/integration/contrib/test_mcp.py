@@ -15,9 +15,11 @@ from mcp.client.client import Client
 
 from aerobee import Message
 from aerobee.client import Admin, ConsumeFrom, ConsumerConfig, ReceivedMessage, reject
+from aerobee.client.admin.dead_letters import Redriven
+from aerobee.client.consumer.dead_letter import DeadLetter
 from aerobee.clock import SystemClock
+from aerobee.contrib.mcp import actions, call_time
 from aerobee.contrib.mcp import http as mcp_http
-from aerobee.contrib.mcp import server as mcp_server
 from aerobee.contrib.mcp.answers import ANSWER_CHARS_MAX
 from aerobee.contrib.mcp.http import HttpConfig, HttpServer
 from aerobee.contrib.mcp.server import McpConfig, make_server
@@ -314,10 +316,58 @@ async def test_the_audit_tells_of_a_change_that_the_deadline_ended(
     async with Client(make_server(config)) as client:
         plan = await call(client, "plan_create_topic", topic="made", queues=1)
         monkeypatch.setattr(Admin, "topic_exists", never)
-        monkeypatch.setattr(mcp_server, "CALL_TIMEOUT_S", 0.01)
+        monkeypatch.setattr(call_time, "CALL_TIMEOUT_S", 0.01)
         assert "no result within" in await refused(client, "apply_plan", plan=plan["plan"])
     results = [json.loads(line)["result"] for line in audit.read_text().splitlines()]
     assert results == ["asked", "ended by CancelledError(): a part may be done"]
+
+
+async def test_a_redrive_longer_than_a_call_continues_where_it_stopped(
+    cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each call has time for one message; no message is sent twice."""
+    await send(cluster, "1", "2", "3")
+    await die(cluster, 3)
+    answers = iter([False, True] * 3)
+    monkeypatch.setattr(actions, "must_end", lambda: next(answers))
+    audit = tmp_path / "audit.jsonl"
+    config = McpConfig(nameserver=cluster.nameserver_address, allow_actions=True, audit_file=audit)
+    async with Client(make_server(config)) as client:
+        plan = await call(client, "plan_redrive", group=GROUP)
+        sent = []
+        while plan.get("plan"):
+            plan = await call(client, "apply_plan", plan=plan["plan"])
+            assert plan["done"].startswith("1 sent")
+            sent += [row["untrusted"]["message_id"] for row in plan["rows"]]
+    assert len(sent) == len(set(sent)) == 3
+    results = [json.loads(line)["result"] for line in audit.read_text().splitlines()]
+    assert [result.partition(":")[0] for result in results] == [
+        "asked", "stopped before the end of the call", "asked", "stopped before the end of the call", "asked", "done",
+    ]  # fmt: skip
+
+
+async def test_a_redrive_that_is_cut_off_stores_its_progress(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next plan has the messages that were not sent."""
+    await send(cluster, "1", "2", "3")
+    await die(cluster, 3)
+    config = McpConfig(nameserver=cluster.nameserver_address, allow_actions=True)
+    redrive, tried = Admin.redrive, 0
+
+    async def hangs_at_the_second(admin: Admin, dead: DeadLetter, *, to: str = "") -> Redriven:
+        nonlocal tried
+        tried += 1
+        if tried == 2:
+            raise TimeoutError  # as the call's deadline ends it
+        return await redrive(admin, dead, to=to)
+
+    async with Client(make_server(config)) as client:
+        plan = await call(client, "plan_redrive", group=GROUP)
+        monkeypatch.setattr(Admin, "redrive", hangs_at_the_second)
+        assert "no result within" in await refused(client, "apply_plan", plan=plan["plan"])
+        rest = await call(client, "plan_redrive", group=GROUP)
+    assert [row["untrusted"] for row in rest["rows"]] == [row["untrusted"] for row in plan["rows"][1:]]
 
 
 async def test_http_closes_connections_that_send_no_request(
