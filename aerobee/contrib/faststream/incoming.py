@@ -16,6 +16,7 @@ CONTENT_TYPE, CORRELATION, REPLY_TO = "content-type", "correlation_id", "reply_t
 EMPTY, EMPTY_BODY = "empty-body", b"\0"
 # `reply_to` of a message that was sent with request(): its reply goes to the client, not over a topic.
 TO_CLIENT = "client:"
+REJECTED = "rejected by the handler"
 
 
 class Settler(Protocol):
@@ -116,6 +117,21 @@ class Incoming:
     def correlation_id(self) -> str | None:
         """The sender's correlation id; of a client without FastStream the one of its request."""
         return self.properties.get(CORRELATION) or self.properties.get(CORRELATION_ID)
+
+    def ack(self) -> None:
+        """Acknowledge this message of a batch, whatever becomes of the others."""
+        if self.settler is not None:
+            self.settler.ack()
+
+    def nack(self, delay: float | None = None) -> None:
+        """Redeliver this message of a batch after `delay` seconds, None: `retry_delays_s` of the subscriber."""
+        if self.settler is not None:
+            self.settler.nack(delay)
+
+    def reject(self, reason: str = REJECTED) -> None:
+        """Dead-letter this message of a batch with `reason`."""
+        if self.settler is not None:
+            self.settler.reject(reason)
 
     def __repr__(self) -> str:
         return f"Incoming({self.record or f'{self.topic} {self.message_id}'})"

@@ -6,6 +6,7 @@ How they receive: pop_subscriber.py and ordered_subscriber.py.
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -83,7 +84,7 @@ class AerobeeSubscriberSpecification(SubscriberSpecification):
         }
 
 
-class AerobeeSubscriber(SubscriberUsecase):
+class AerobeeSubscriber(SubscriberUsecase, ABC):
     """A member of a consumer group of one topic."""
 
     def __init__(
@@ -129,21 +130,21 @@ class AerobeeSubscriber(SubscriberUsecase):
         if not config.in_memory and self.calls:
             await self._receive()
 
+    @abstractmethod
     async def _open(self) -> None:
         """Connect and join the group."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def _receive(self) -> None:
         """Begin to call handlers."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def _halt(self) -> None:
         """Receive nothing more."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def _close(self) -> None:
         """Return what is not settled, and leave the group."""
-        raise NotImplementedError
 
     async def stop(self) -> None:
         """Receive nothing more, wait for handlers (at most `graceful_timeout`), return the rest, leave the group."""

@@ -122,6 +122,34 @@ async def test_exceptions_of_the_framework_are_verdicts(cluster: LocalCluster, b
     assert dead.reason == "not ours"
 
 
+async def test_one_message_of_a_batch_gets_another_verdict(
+    cluster: LocalCluster, broker: AerobeeBroker
+) -> None:
+    """The verdict on the batch is that on the messages without one."""
+    seen: Counter[str] = Counter()
+
+    @broker.subscriber("batch", batch=True, max_records=4, batch_timeout_s=60, retry_delays_s=0)
+    async def handle(texts: list[str], message: AerobeeMessage) -> None:
+        seen.update(texts)
+        for text, incoming in zip(texts, message.raw_message, strict=True):
+            if text == "bad":
+                incoming.reject("unreadable")
+            elif text == "good" and seen["again"] == 1:
+                incoming.ack()
+        if seen["again"] == 1:
+            raise ValueError("as wanted")
+
+    await broker.start()
+    await broker.publish_batch("good", "bad", "again", "again too", topic="batch", message_group="one queue")
+    await wait_until(lambda: seen.total() == 4)
+    await broker.publish_batch("good", "more", topic="batch", message_group="one queue")
+    await wait_until(lambda: seen.total() == 8 and held_count(broker) == 0)
+    assert seen == {"good": 2, "bad": 1, "again": 2, "again too": 2, "more": 1}
+    async with Admin(cluster.nameserver_address) as admin:
+        (dead,) = [found async for found in admin.dead_letters("batch")]
+    assert dead.reason == "unreadable"
+
+
 async def test_unsettled_message_comes_again_with_its_id(broker: AerobeeBroker) -> None:
     """The duplicate that each at-least-once broker delivers: its id is that of the first delivery."""
     seen: list[tuple[str, int]] = []
