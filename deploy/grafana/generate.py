@@ -566,7 +566,116 @@ SPARK_LAG = Board(
     ),
     (("group", 'label_values(aerobee_lag_job_state{cluster="$cluster"}, consumer_group)'),),
 )
-BOARDS = (CLUSTER, BROKER, TOPIC, GROUP, LATER, REPLICATION, SPARK_LAG)
+K = 'group=~"$group"'
+KT = K + ',topic=~"$topic"'
+CLIENTS = Board(
+    "aerobee-clients",
+    "Aerobee: clients",
+    (
+        one(
+            "Open clients",
+            f"sum by (client) (aerobee_client_open{{{K}}})",
+            "{{client}}",
+            note="Of applications that register AerobeeCollector. Their series have no label cluster",
+        ),
+        one(
+            "Connections",
+            f"sum by (client, group) (aerobee_client_connections{{{K}}})",
+            "{{client}} {{group}}",
+        ),
+        one(
+            "In flight",
+            f"sum by (client, group) (aerobee_client_in_flight{{{K}}})",
+            "{{client}} {{group}}",
+            note="Sends that wait for a reply, running handler calls",
+        ),
+        one(
+            "Sent",
+            rate("aerobee_client_sent_messages_total", KT, "group, topic"),
+            "{{group}} {{topic}}",
+            unit="cps",
+        ),
+        one(
+            "Failed sends",
+            rate("aerobee_client_send_failures_total", KT, "group, topic, error"),
+            "{{group}} {{topic}} {{error}}",
+            unit="cps",
+        ),
+        one(
+            "Further tries of sends",
+            rate("aerobee_client_send_retries_total", KT, "group, topic"),
+            "{{group}} {{topic}}",
+            unit="cps",
+        ),
+        Panel(
+            "Duration of sends",
+            tuple(
+                (percentile(share, "aerobee_client_send_seconds", KT, "group"), "{{group}} " + name)
+                for share, name in ((0.5, "median"), (0.99, "99 %"))
+            ),
+            unit="s",
+        ),
+        one(
+            "Received",
+            rate("aerobee_client_received_messages_total", KT, "group, topic"),
+            "{{group}} {{topic}}",
+            unit="cps",
+        ),
+        one(
+            "Consumed",
+            rate("aerobee_client_consumed_messages_total", KT, "group, topic"),
+            "{{group}} {{topic}}",
+            unit="cps",
+        ),
+        Panel(
+            "Duration of handler calls",
+            tuple(
+                (percentile(share, "aerobee_client_handler_seconds", KT, "group"), "{{group}} " + name)
+                for share, name in ((0.5, "median"), (0.99, "99 %"))
+            ),
+            unit="s",
+        ),
+        one(
+            "Failed handler calls",
+            rate("aerobee_client_handler_failures_total", KT, "group, topic, error"),
+            "{{group}} {{topic}} {{error}}",
+            unit="cps",
+        ),
+        Panel(
+            "Given back",
+            (
+                (
+                    rate("aerobee_client_retried_messages_total", KT, "group, topic"),
+                    "{{group}} {{topic}} retries",
+                ),
+                (rate("aerobee_client_dead_letters_total", KT, "group, topic"), "{{group}} {{topic}} dead"),
+            ),
+            unit="cps",
+        ),
+        one(
+            "Lag of the queues that the clients own",
+            f"sum by (group, topic) (aerobee_client_lag_messages{{{KT}}})",
+            "{{group}} {{topic}}",
+        ),
+        one("Queues", f"sum by (group, topic) (aerobee_client_queues{{{KT}}})", "{{group}} {{topic}}"),
+        one(
+            "Buffered messages",
+            f"sum by (group, topic) (aerobee_client_buffered_messages{{{KT}}})",
+            "{{group}} {{topic}}",
+        ),
+        one(
+            "Buffered bytes",
+            f"sum by (group, topic) (aerobee_client_buffered_bytes{{{KT}}})",
+            "{{group}} {{topic}}",
+            unit="bytes",
+        ),
+    ),
+    (
+        ("group", "label_values(aerobee_client_open, group)"),
+        ("topic", 'label_values({__name__=~"aerobee_client_(sent|received)_messages_total"}, topic)'),
+    ),
+)
+BOARDS = (CLUSTER, BROKER, TOPIC, GROUP, LATER, REPLICATION, SPARK_LAG, CLIENTS)
 
 
 def dashboard(board: Board) -> dict[str, Any]:

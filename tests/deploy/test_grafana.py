@@ -14,17 +14,17 @@ from typing import Any
 from aerobee.spark.lag_metrics import metrics_text
 from tests.deploy.grafana import DEPLOY, Series, Source, data_source, filled
 from tests.integration.dashboards import ABSENT, WAIT_S, boards
-from tests.integration.prometheus import LAG_JOB_ROW, prometheus, serving, world
+from tests.integration.prometheus import LAG_JOB_ROW, client_metrics, prometheus, serving, world
 
 ALL = "$__all"
 
 
 async def test_every_panel_has_something_to_draw() -> None:
-    lag_job = metrics_text([LAG_JOB_ROW], round(time.time() * 1000))
+    others = metrics_text([LAG_JOB_ROW], round(time.time() * 1000)) + client_metrics()
     async with (
-        serving(lag_job) as lag_job_address,
+        serving(others) as others_address,
         world() as running,
-        prometheus({**running.targets, "lag-job": lag_job_address}, DEPLOY / "prometheus") as address,
+        prometheus({**running.targets, "others": others_address}, DEPLOY / "prometheus") as address,
         data_source(address) as source,
     ):
         deadline = time.monotonic() + WAIT_S

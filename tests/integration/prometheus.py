@@ -17,11 +17,14 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from aerobee import Message
 from aerobee.broker.assembly.broker import Broker
 from aerobee.client import ConsumeFrom, ConsumerConfig, ReceivedMessage, TransactionState, reject
+from aerobee.client.base.metering import ClientState, Meters
+from aerobee.contrib.prometheus import AerobeeCollector
 from aerobee.ha.controller.config import ControllerConfig
 from aerobee.ha.controller.controller import Controller
 from aerobee.store.files.config import BrokerRole
@@ -42,6 +45,36 @@ LAG_JOB_ROW = {
     "cluster": "DefaultCluster", "group": "clerks", "state": "OK", "lag": 7, "retry": 1, "dead": 2, "lag_ms": 1_500,
     "consume_rate": 2.5, "produce_rate": 3.5, "drain_s": 4.0, "retention_s": 3_600.0, "unknown_queues": 0,
 }  # fmt: skip
+
+
+def client_metrics() -> str:
+    """A page of an application's AerobeeCollector that has each of its metrics."""
+    states = {"producer": ClientState(clients=1, in_flight=2, connections=3)}
+    numbers = {"orders": 4}
+    states["push_consumer"] = ClientState(1, 2, 3, numbers, numbers, numbers, numbers)
+
+    class Client:
+        def __init__(self, kind: str) -> None:
+            self.kind = kind
+
+        def state(self) -> ClientState:
+            return states[self.kind]
+
+    clients = [Client(kind) for kind in states]  # a meter keeps none in memory
+    meters, registry = Meters(), CollectorRegistry()
+    registry.register(AerobeeCollector(meters))
+    for client in clients:
+        meter = meters.open(client.kind, "billing", client.state)
+        assert meter is not None
+        meter.sent("orders", 0.002)
+        meter.send_retried("orders")
+        meter.send_failed("orders", TimeoutError())
+        meter.received("orders", 5)
+        meter.handled("orders", 0.01)
+        meter.handled("orders", 0.01, error=ValueError())
+        meter.retried("orders")
+        meter.dead_lettered("orders")
+    return generate_latest(registry).decode()
 
 
 class World:

@@ -12,9 +12,19 @@ import time
 
 import yaml
 
+from aerobee.client.base.metering import Meters
+from aerobee.contrib.prometheus import AerobeeCollector
 from aerobee.spark.lag_metrics import metrics_text
 from tests.integration.dashboards import ABSENT, DEPLOY, FILES, WAIT_S, boards
-from tests.integration.prometheus import LAG_JOB_ROW, asked, names_in, prometheus, serving, world
+from tests.integration.prometheus import (
+    LAG_JOB_ROW,
+    asked,
+    client_metrics,
+    names_in,
+    prometheus,
+    serving,
+    world,
+)
 
 # What an existing dashboard for RocketMQ 5 asks for: names, and labels by which it sums them or picks some. Every series has COMMON.
 COMMON = "cluster node_type node_id"
@@ -135,6 +145,13 @@ def test_dashboards_have_what_grafana_asks_for() -> None:
                 assert used <= variables, panel["title"]
 
 
+def test_each_metric_of_clients_is_drawn() -> None:
+    drawn = " ".join(query for _, query in queries())
+    families = {family.name for family in AerobeeCollector(Meters()).describe()}
+    assert {name for name in families if name not in drawn} == set()
+    assert len(families) >= 17
+
+
 def test_the_example_for_keda_asks_for_the_lag_of_one_group() -> None:
     document = yaml.safe_load((DEPLOY / "keda" / "scaledobject.yaml").read_text())
     assert document["kind"] == "ScaledObject"
@@ -149,11 +166,11 @@ def filled(query: str) -> str:
 async def test_every_panel_and_every_rule_finds_its_series() -> None:
     rules = DEPLOY / "prometheus"
     names: set[str] = set()
-    lag_job = metrics_text([LAG_JOB_ROW], round(time.time() * 1000))
+    others = metrics_text([LAG_JOB_ROW], round(time.time() * 1000)) + client_metrics()
     async with (
-        serving(lag_job) as lag_job_address,
+        serving(others) as others_address,
         world() as running,
-        prometheus({**running.targets, "lag-job": lag_job_address}, rules) as address,
+        prometheus({**running.targets, "others": others_address}, rules) as address,
     ):
         left = dict.fromkeys(queries())
         deadline = time.monotonic() + WAIT_S
@@ -161,7 +178,7 @@ async def test_every_panel_and_every_rule_finds_its_series() -> None:
             for title, query in list(left):
                 if await asked(address, filled(query)):
                     del left[title, query]
-            names |= names_in(await running.pages()) | names_in(lag_job)
+            names |= names_in(await running.pages()) | names_in(others)
             missing = [
                 f"{title}: {query}" for title, query in left if not any(name in query for name in ABSENT)
             ]
