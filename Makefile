@@ -30,6 +30,7 @@ quick:
 test: style types native
 	@scripts/setup-prometheus || echo "setup-prometheus: the tests of rules and dashboards are skipped" >&2
 	@scripts/setup-databases || echo "setup-databases: the tests of deduplication are skipped" >&2
+	@scripts/setup-mysql || echo "setup-mysql: the outbox is not tested with MySQL" >&2
 	scripts/setup-interop
 	@scripts/make-venv docs
 	@scripts/test-lanes unit='simulated docs survival wheel chart interop-groups' integration='integrated' interop='interop-clients interop-stores' spark='spark'

@@ -1,4 +1,4 @@
-"""Private PostgreSQL, MariaDB and Redis servers for the tests of deduplication and of the outbox: free ports, temporary directories, loopback only."""
+"""Private PostgreSQL, MariaDB, MySQL and Redis servers for the tests of deduplication and of the outbox: free ports, temporary directories, loopback only."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ import pytest
 from tests.ports import free_port
 
 START_TIMEOUT_S = 120.0
+ROOT = Path(__file__).resolve().parents[2]
 SETUP = "run scripts/setup-databases first"
 
 
@@ -144,6 +145,47 @@ def mariadb() -> Iterator[str]:
             "--innodb-flush-log-at-trx-commit=0",
             *as_root,
         ]
+        with _running(command, port, directory, signal.SIGTERM):
+            yield f"mysql://root@127.0.0.1:{port}/app"
+
+
+@contextmanager
+def mysql() -> Iterator[str]:
+    """A fresh MySQL of scripts/setup-mysql; yields the URL of a database with a character set of one byte, mysql://. Skips the
+    test when it is not there: it comes from a suite of Debian that changes every day."""
+    root = Path(os.environ.get("AEROBEE_INTEROP_DIR") or ROOT / ".interop") / "mysql" / "root"
+    if not (root.parent / ".complete").exists():
+        pytest.skip("MySQL is not here: run scripts/setup-mysql first")
+    # Its own loader and libraries: it is built for a newer C library.
+    loader = next(
+        path for folder in ("lib64", "lib") for path in (root / "usr" / folder).glob("ld-linux-*.so.*")
+    )
+    libraries = next((root / "usr" / "lib").glob("*-linux-gnu"))
+    with _directory() as directory:
+        port, data = free_port(), directory / "data"
+        server = [
+            str(loader),
+            "--library-path",
+            str(libraries),
+            str(root / "usr/sbin/mysqld"),
+            "--no-defaults",
+            f"--basedir={root / 'usr'}",
+            f"--datadir={data}",
+            *(["--user=root"] if os.getuid() == 0 else []),
+        ]
+        subprocess.run([*server, "--initialize-insecure"], check=True, capture_output=True, cwd=directory)
+        prepare = directory / "prepare.sql"
+        prepare.write_text("CREATE DATABASE app CHARACTER SET latin1;\n")
+        options = {
+            "port": port,
+            "bind-address": "127.0.0.1",
+            "socket": directory / "s",
+            "init-file": prepare,
+            "secure-file-priv": "NULL",
+            "mysqlx": "OFF",
+            "innodb-flush-log-at-trx-commit": 0,
+        }
+        command = [*server, "--skip-log-bin", *(f"--{name}={value}" for name, value in options.items())]
         with _running(command, port, directory, signal.SIGTERM):
             yield f"mysql://root@127.0.0.1:{port}/app"
 

@@ -1,4 +1,4 @@
-"""The outbox: committed rows are in their topic once and in order, whoever is killed; PostgreSQL, MariaDB and SQLite, Django too.
+"""The outbox: committed rows are in their topic once and in order, whoever is killed; PostgreSQL, MySQL, MariaDB and SQLite, Django too.
 
 AEROBEE_OUTBOX_KILLS sets the number of kills (12 by default).
 """
@@ -29,7 +29,7 @@ from aerobee.message import Message, Record, decode_record
 from aerobee.testing import LocalCluster
 from tests.integration.contrib import outbox_app
 from tests.integration.contrib.outbox_app import TOPIC
-from tests.integration.databases import mariadb, postgresql
+from tests.integration.databases import mariadb, mysql, postgresql
 from tests.waiting import wait_until
 
 KILLS = int(os.environ.get("AEROBEE_OUTBOX_KILLS", "12"))
@@ -49,16 +49,31 @@ def mariadb_server() -> Iterator[str]:
         yield url
 
 
+@pytest.fixture(scope="module")
+def mysql_server() -> Iterator[str]:
+    with mysql() as url:
+        yield url
+
+
 @pytest.fixture(
-    params=["postgresql+psycopg", "postgresql+asyncpg", "mysql+asyncmy", "mariadb+asyncmy", "sqlite"]
+    params=[
+        ("server", "postgresql+psycopg"),
+        ("server", "postgresql+asyncpg"),
+        ("mysql_server", "mysql+asyncmy"),
+        ("mariadb_server", "mysql+asyncmy"),
+        ("mariadb_server", "mariadb+asyncmy"),
+        ("", "sqlite"),
+    ],
+    ids="-".join,
 )
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
+    fixture, scheme = request.param
+    if not fixture:
         return f"sqlite+aiosqlite:///{tmp_path}/app.db"
-    if request.param.startswith(("mysql", "mariadb")):
-        return asyncmy_url(request.getfixturevalue("mariadb_server"), request.param)
-    server: str = request.getfixturevalue("server")
-    return server.replace("postgresql+psycopg", request.param)
+    server: str = request.getfixturevalue(fixture)
+    return (
+        asyncmy_url(server, scheme) if "asyncmy" in scheme else server.replace("postgresql+psycopg", scheme)
+    )
 
 
 def asyncmy_url(url: str, scheme: str = "mysql+asyncmy") -> str:
@@ -284,14 +299,14 @@ async def committed(engine: AsyncEngine) -> dict[str, list[int]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind_of_server", ["postgresql", "mariadb"])
+@pytest.mark.parametrize("kind_of_server", ["postgresql", "mysql", "mariadb"])
 async def test_each_committed_row_is_in_the_topic_once_whoever_is_killed(
     kind_of_server: str, request: pytest.FixtureRequest, cluster: LocalCluster
 ) -> None:
     if kind_of_server == "postgresql":
         server: str = request.getfixturevalue("server")
     else:
-        server = asyncmy_url(request.getfixturevalue("mariadb_server"))
+        server = asyncmy_url(request.getfixturevalue(f"{kind_of_server}_server"))
     rng = random.Random(KILLS)
     async with fresh(server) as engine:
         await outbox_app.prepare(engine)
