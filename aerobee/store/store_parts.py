@@ -6,6 +6,7 @@ MessageStore makes the parts and has what concerns several of them: opening, clo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Unpack
 
 from aerobee.store.append.durability import Durability
 from aerobee.store.append.log_appender import LogAppender
@@ -19,9 +20,8 @@ from aerobee.store.log.flush import Watermark
 from aerobee.store.log.stored_message import GetResult, QueryResult
 from aerobee.store.queue.extended_queue import Bitmap
 from aerobee.store.queue.queue_table import AnyQueue
-from aerobee.store.read.key_query import KeyQueries
-from aerobee.store.read.reader import Accept
-from aerobee.store.read.store_reads import StoreReads
+from aerobee.store.read.key_query import KeyQueries, QueryOptions
+from aerobee.store.read.store_reads import GetOptions, StoreReads
 from aerobee.store.store_files import StoreFiles
 
 
@@ -170,19 +170,10 @@ class StoreParts:
     # -- reading
 
     def get_messages(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        *,
-        count_max: int,
-        tag_codes: frozenset[int] | None = None,
-        accept: Accept | None = None,
+        self, topic: str, queue_id: int, offset: int, **options: Unpack[GetOptions]
     ) -> GetResult:
         """As StoreReads.get_messages."""
-        return self.reads.get_messages(
-            topic, queue_id, offset, count_max=count_max, tag_codes=tag_codes, accept=accept
-        )
+        return self.reads.get_messages(topic, queue_id, offset, **options)
 
     def is_cold(
         self, topic: str, queue_id: int, offset: int, *, count_max: int = SCATTERED_COUNT_MAX
@@ -191,19 +182,10 @@ class StoreParts:
         return self.reads.is_cold(topic, queue_id, offset, count_max=count_max)
 
     async def get_messages_cold(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        *,
-        count_max: int,
-        tag_codes: frozenset[int] | None = None,
-        accept: Accept | None = None,
+        self, topic: str, queue_id: int, offset: int, **options: Unpack[GetOptions]
     ) -> GetResult:
         """As StoreReads.get_messages_cold."""
-        return await self.reads.get_messages_cold(
-            topic, queue_id, offset, count_max=count_max, tag_codes=tag_codes, accept=accept
-        )
+        return await self.reads.get_messages_cold(topic, queue_id, offset, **options)
 
     def read_record(self, physical_offset: int) -> bytes | None:
         """As StoreReads.read_record."""
@@ -231,35 +213,13 @@ class StoreParts:
         """As StoreReads.warm_records."""
         await self.reads.warm_records(extents)
 
-    def query(
-        self,
-        topic: str,
-        key: str,
-        *,
-        count_max: int,
-        begin_ms: int = 0,
-        end_ms: int = 2**63 - 1,
-        index_type: str = "",
-    ) -> QueryResult:
+    def query(self, topic: str, key: str, **options: Unpack[QueryOptions]) -> QueryResult:
         """As KeyQueries.query."""
-        return self.keys.query(
-            topic, key, count_max=count_max, begin_ms=begin_ms, end_ms=end_ms, index_type=index_type
-        )
+        return self.keys.query(topic, key, **options)
 
-    async def query_cold(
-        self,
-        topic: str,
-        key: str,
-        *,
-        count_max: int,
-        begin_ms: int = 0,
-        end_ms: int = 2**63 - 1,
-        index_type: str = "",
-    ) -> QueryResult:
+    async def query_cold(self, topic: str, key: str, **options: Unpack[QueryOptions]) -> QueryResult:
         """As KeyQueries.query_cold."""
-        return await self.keys.query_cold(
-            topic, key, count_max=count_max, begin_ms=begin_ms, end_ms=end_ms, index_type=index_type
-        )
+        return await self.keys.query_cold(topic, key, **options)
 
     # -- bounds and times
 

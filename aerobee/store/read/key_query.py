@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Required, TypedDict, Unpack
 
 from aerobee.errors import MalformedRecord
 from aerobee.message import decode_record
@@ -34,6 +35,15 @@ class KeyQuestion:
     topic: str
     key: str
     count_max: int
+    begin_ms: int = 0
+    end_ms: int = 2**63 - 1
+    index_type: str = ""
+
+
+class QueryOptions(TypedDict, total=False):
+    """The fields of a KeyQuestion that query() and its other forms take; those of StoreParts have the same."""
+
+    count_max: Required[int]
     begin_ms: int
     end_ms: int
     index_type: str
@@ -60,34 +70,14 @@ class KeyQueries:
         """Apply another bound on results."""
         self._count_max = config.max_msgs_num_batch
 
-    def query(
-        self,
-        topic: str,
-        key: str,
-        *,
-        count_max: int,
-        begin_ms: int = 0,
-        end_ms: int = 2**63 - 1,
-        index_type: str = "",
-    ) -> QueryResult:
+    def query(self, topic: str, key: str, **options: Unpack[QueryOptions]) -> QueryResult:
         """The topic's records that match a KeyQuestion, at most maxMsgsNumBatch; the index contains only hashes of
         topic and key, and records with other keys are skipped."""
-        count_max = min(count_max, self._count_max)
-        return self._answer(KeyQuestion(topic, key, count_max, begin_ms, end_ms, index_type))
+        return self._answer(self._question(topic, key, options))
 
-    async def query_cold(
-        self,
-        topic: str,
-        key: str,
-        *,
-        count_max: int,
-        begin_ms: int = 0,
-        end_ms: int = 2**63 - 1,
-        index_type: str = "",
-    ) -> QueryResult:
+    async def query_cold(self, topic: str, key: str, **options: Unpack[QueryOptions]) -> QueryResult:
         """As query, after bringing the records into memory in the executor."""
-        count_max = min(count_max, self._count_max)
-        question = KeyQuestion(topic, key, count_max, begin_ms, end_ms, index_type)
+        question = self._question(topic, key, options)
         candidates = 0
         for bound in _bounds(question.count_max):
             offsets = self._candidates(question, bound)
@@ -96,6 +86,10 @@ class KeyQueries:
             if candidates < bound or len(self._records(question, bound)) >= question.count_max:
                 break
         return self._answer(question)
+
+    def _question(self, topic: str, key: str, options: QueryOptions) -> KeyQuestion:
+        bounded = options | {"count_max": min(options["count_max"], self._count_max)}
+        return KeyQuestion(topic, key, **bounded)
 
     def _candidates(self, question: KeyQuestion, bound: int) -> list[int]:
         """Physical offsets of what may be meant, newest first, at most `bound`. The index compares only hashes."""

@@ -7,6 +7,7 @@ wait for the disk. Follows the reading half of DefaultMessageStore; reader.py re
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Required, TypedDict, Unpack
 
 from aerobee.store.append.durability import Durability
 from aerobee.store.files.config import SCATTERED_COUNT_MAX, StoreConfig
@@ -16,6 +17,17 @@ from aerobee.store.log.stored_message import GetResult
 from aerobee.store.queue.queue_table import AnyQueue
 from aerobee.store.read.reader import Accept, MessageReader
 from aerobee.store.read.warmer import Warmer
+
+
+class GetOptions(TypedDict, total=False):
+    """What get_messages() and its other forms read; those of StoreParts have the same."""
+
+    count_max: Required[int]
+    """Maximum number of messages."""
+    tag_codes: frozenset[int] | None
+    """Hash codes of tags; None takes all."""
+    accept: Accept | None
+    """Sees whole records (SQL filter)."""
 
 
 class StoreReads:
@@ -47,17 +59,11 @@ class StoreReads:
     # -- messages of a queue
 
     def get_messages(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        *,
-        count_max: int,
-        tag_codes: frozenset[int] | None = None,
-        accept: Accept | None = None,
+        self, topic: str, queue_id: int, offset: int, **options: Unpack[GetOptions]
     ) -> GetResult:
-        """Read up to `count_max` messages. `tag_codes` None takes all; `accept` sees whole records (SQL filter)."""
-        return self._reader.get(self._queues.get((topic, queue_id)), offset, count_max, tag_codes, accept)
+        """Read messages from a queue offset on."""
+        queue, accept = self._queues.get((topic, queue_id)), options.get("accept")
+        return self._reader.get(queue, offset, options["count_max"], options.get("tag_codes"), accept)
 
     def is_cold(
         self, topic: str, queue_id: int, offset: int, *, count_max: int = SCATTERED_COUNT_MAX
@@ -66,20 +72,12 @@ class StoreReads:
         return self._warmer.is_cold(self._queues.get((topic, queue_id)), offset, count_max)
 
     async def get_messages_cold(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        *,
-        count_max: int,
-        tag_codes: frozenset[int] | None = None,
-        accept: Accept | None = None,
+        self, topic: str, queue_id: int, offset: int, **options: Unpack[GetOptions]
     ) -> GetResult:
         """As get_messages, after bringing the data into memory."""
-        await self._warmer.warm_queue(self._queues.get((topic, queue_id)), offset, tag_codes, count_max)
-        return self.get_messages(
-            topic, queue_id, offset, count_max=count_max, tag_codes=tag_codes, accept=accept
-        )
+        queue, tag_codes = self._queues.get((topic, queue_id)), options.get("tag_codes")
+        await self._warmer.warm_queue(queue, offset, tag_codes, options["count_max"])
+        return self.get_messages(topic, queue_id, offset, **options)
 
     # -- records
 
