@@ -18,14 +18,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 from aerobee.caller import GRPC, REMOTING
-from aerobee.errors import (
-    WireError,
-)
+from aerobee.errors import WireError
 from aerobee.host_port import join_address
-from aerobee.remoting.burst_reader import BurstReader
 from aerobee.remoting.command import FLAG_RESPONSE, RemotingCommand
 from aerobee.remoting.connection_calls import ConnectionCalls
 from aerobee.remoting.first_bytes import FirstBytes
@@ -45,6 +42,20 @@ _LOG = logging.getLogger("aerobee.remoting")
 
 # burst(connection, buffer, position) -> position of the first byte that was not used
 Burst = Callable[["Connection", bytes | bytearray, int], int]
+
+
+@runtime_checkable
+class BurstReader(Protocol):
+    """A transport that passes reads directly to the burst hook while the connection `takes_bursts`.
+
+    A protocol, because direct.py, which implements it, imports this file.
+    """
+
+    def stop_serving(self) -> None:
+        """Pass all bytes to the connection from now on."""
+
+    def hand_back(self) -> None:
+        """As stop_serving(), but only if the transport buffers the beginning of a frame."""
 
 
 @dataclass(slots=True)

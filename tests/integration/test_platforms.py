@@ -55,6 +55,7 @@ second = LocalDirectory.claim(Path(sys.argv[1]), "10.0.0.1@DEFAULT", "group")
 assert second.directory != first.directory
 first.close()
 assert LocalDirectory.claim(Path(sys.argv[1]), "10.0.0.1@DEFAULT", "group").directory == first.directory
+print("claimed")
 """
 BROKER = """
 from aerobee.testing import LocalCluster
@@ -151,7 +152,7 @@ def test_the_client_sends_and_receives_as_on_windows(nameserver: str, tmp_path: 
 
 
 def test_two_broadcasting_consumers_lock_files_as_on_windows(tmp_path: Path) -> None:
-    run_on(WINDOWS, TWO_DIRECTORIES, str(tmp_path))
+    assert run_on(WINDOWS, TWO_DIRECTORIES, str(tmp_path)) == "claimed\n"
 
 
 def test_the_command_line_works_as_on_windows(nameserver: str) -> None:

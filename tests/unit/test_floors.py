@@ -23,6 +23,7 @@ import pytest
 from tests.sources import nodes_of, tree_of
 from tests.unit.layers import ALLOWED_SIDEWAYS, LAYERS, PACKAGE, ROOT
 from tests.unit.package_imports import _is_module, imports_of
+from tests.unit.small_files import CORE, FULL, FULL_LINES, KEPT, LAYER
 
 # Cores: no IO, no clock, no randomness. These and every file whose docstring calls itself one.
 SAYS_CORE = re.compile(r"(?:^|[.;] |\n)(?:Core[.:,]|core\.|A core[.,])")
@@ -253,6 +254,48 @@ def test_no_file_imports_itself_over_others() -> None:
         trail.append(name)
         name = min(imports[name] & imports.keys())
     assert not name, " -> ".join([*trail[trail.index(name) :], name])
+
+
+SMALL_LINES = 80
+
+
+def small_files_of_one_user() -> dict[str, Path]:
+    """Files with fewer than SMALL_LINES lines that exactly one other file of the package imports, with that file."""
+    users: dict[str, set[Path]] = {}
+    for path in SOURCES:
+        for found in imports_of(path):
+            users.setdefault(found.module, set()).add(path)
+    small = {}
+    for path in SOURCES:
+        others = users.get(".".join(path.relative_to(ROOT).with_suffix("").parts), set()) - {path}
+        lines = path.read_text(encoding="utf-8").count("\n")
+        if not path.name.startswith("__") and lines < SMALL_LINES and len(others) == 1:
+            (small[path.relative_to(PACKAGE).as_posix()],) = others
+    return small
+
+
+def test_a_small_file_of_one_user_has_a_reason() -> None:
+    without = sorted(small_files_of_one_user().keys() - KEPT.keys())
+    assert not without, (
+        "below 80 lines, with one user: move the code there, or give a reason in tests/unit/small_files.py"
+    )
+    gone = [name for name in KEPT if not (PACKAGE / name).exists()]
+    assert not gone, "remove them from tests/unit/small_files.py"
+
+
+def test_the_reasons_of_small_files_hold() -> None:
+    all_cores = set(cores())
+    wrong = []
+    for name, user in small_files_of_one_user().items():
+        path, reason = PACKAGE / name, KEPT.get(name)
+        holds = {
+            CORE: path in all_cores,
+            LAYER: path.parent != user.parent,
+            FULL: user.read_text(encoding="utf-8").count("\n") >= FULL_LINES,
+        }
+        if reason in holds and not holds[reason]:
+            wrong.append(f"{name}: {reason}")
+    assert not wrong, wrong
 
 
 def cores() -> list[Path]:

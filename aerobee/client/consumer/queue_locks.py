@@ -1,4 +1,4 @@
-"""The queues that this client has locked at their brokers, and the expiry of each lock. Pure.
+"""The queues that this client has locked at their brokers, and the expiry of each lock. Core.
 
 Follows the lock bookkeeping of ProcessQueue and RebalanceImpl (RocketMQ). A broker keeps a lock for a time after its
 last renewal (60 s; Aerobee's brokers for the requested time, see `lease_s`). A client trusts its lock for `lease_s`

@@ -166,3 +166,6 @@ def test_the_official_clients_messages_load_besides() -> None:
         FileDescriptorProto(name="definition.proto", package="apache.rocketmq.v2", syntax="proto3",
                             message_type=[DescriptorProto(name="Message")]).SerializeToString()
     )  # fmt: skip
+    official = Default().FindMessageTypeByName("apache.rocketmq.v2.Message")
+    assert official.full_name == messages.Message.DESCRIPTOR.full_name
+    assert official is not messages.Message.DESCRIPTOR
