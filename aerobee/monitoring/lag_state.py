@@ -145,7 +145,7 @@ def judge(
         return Verdict(LagState.UNKNOWN, "the group never committed an offset of this queue")
     now = window[-1]
     if subscriptions_differ:
-        return Verdict(LagState.MISMATCH, "members of the group subscribe to different things")
+        return Verdict(LagState.MISMATCH, "members of the group have different subscriptions")
     if now.lag <= allowed_lag:
         return Verdict(LagState.OK, _messages(now.lag))
     known = [sample for sample in window if sample.committed is not None]

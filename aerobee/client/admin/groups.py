@@ -178,7 +178,11 @@ class GroupCalls(UpkeepCalls):
         fields = {"consumerGroup": group} if topic is None else {"consumerGroup": group, "topic": topic}
         found: dict[MessageQueue, QueueProgress] = {}
         tps = 0.0
-        owners = await self._owners(group)
+        try:
+            online = await self.consumer_connections(group)
+        except RemoteError:
+            online = None  # no member is online
+        owners = await self._owners(online) if online is not None else {}
         no_owner = ("", -1, 0)
         for address in await self._group_addresses(group):
             answer = await self._call(address, RequestCode.GET_CONSUME_STATS, dict(fields))
@@ -197,19 +201,19 @@ class GroupCalls(UpkeepCalls):
                     wanted=offsets.wanted,
                 )
         return ConsumerProgress(
-            group=group, queues=tuple(found[queue] for queue in sorted(found)), consume_tps=tps
+            group=group,
+            queues=tuple(found[queue] for queue in sorted(found)),
+            consume_tps=tps,
+            members=tuple(sorted({item.client_id for item in online.connections})) if online else (),
+            conflicts=online.conflicts if online else (),
         )
 
-    async def _owners(self, group: str) -> dict[MessageQueue, tuple[str, int, int]]:
+    async def _owners(self, members: GroupConnections) -> dict[MessageQueue, tuple[str, int, int]]:
         """The owner of each queue, its position and its last activity, as far as members report them."""
-        try:
-            members = await self.consumer_connections(group)
-        except RemoteError:
-            return {}
 
         async def owned_by(client_id: str) -> dict[MessageQueue, tuple[str, int, int]]:
             try:
-                info = await self.running_info(group, client_id)
+                info = await self.running_info(members.group, client_id)
             except AerobeeError:
                 return {}  # a client of another language may not answer; its queues stay without an owner
             return {

@@ -129,6 +129,10 @@ class ConsumerProgress:
     """Progress in each queue for which the group has offsets, sorted."""
     consume_tps: float
     """Messages consumed a second, over the last minute."""
+    members: tuple[str, ...] = ()
+    """Client ids of the online members, with and without queues, sorted."""
+    conflicts: tuple[SubscriptionConflict, ...] = ()
+    """Members with different subscriptions. Only Aerobee's brokers report them."""
 
     @property
     def lag(self) -> int:
