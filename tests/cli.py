@@ -9,6 +9,7 @@ from typing import Any, overload
 import pytest
 
 from aerobee.ops.commands.tree import run_cli
+from tests.json_keys import check_output
 
 
 class Ran(tuple[int, str, str]):
@@ -36,7 +37,7 @@ Run = Callable[..., Ran]
 
 
 def make_run(capture: pytest.CaptureFixture[bytes], request: pytest.FixtureRequest) -> Run:
-    """Return what runs one command line. The report of a test that fails shows each command that ended with an error."""
+    """Return what runs one command line, with --json in snake_case. The report of a test that fails shows each command that ended with an error."""
 
     def run(*arguments: str, stdin: bytes | None = None) -> Ran:
         if stdin is not None:
@@ -55,6 +56,7 @@ def make_run(capture: pytest.CaptureFixture[bytes], request: pytest.FixtureReque
         captured = capture.readouterr()
         ran = Ran((code, captured.out.decode(), captured.err.decode()))
         ran.arguments = arguments
+        check_output(arguments, captured.out.decode())
         if code:
             text = f"$ aerobee {' '.join(arguments)}\nended with {code}\n{captured.out.decode()}{captured.err.decode()}"
             request.node.add_report_section("call", "of a command", text)

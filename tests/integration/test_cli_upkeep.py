@@ -152,7 +152,7 @@ def test_topics_and_groups_go_to_another_cluster(
         (group,) = [each for each in document(run, "group", "list") if each["group"] == "exporters"]
         assert (group["retries"], group["orderly"]) == (2, True)
         schedules = document(run, "schedule", "list")
-        assert [(each["name"], each["topic"], each["state"], each["bodyBytes"]) for each in schedules] == [
+        assert [(each["name"], each["topic"], each["state"], each["body_bytes"]) for each in schedules] == [
             ("asleep", "exported", "paused", 8),
             ("report", "exported", "active", 8),
         ]

@@ -84,7 +84,7 @@ def list_policies(
             }
             for each in entries
         ]
-        shown = {"user": "user", "resource": "resource", "decision": "decision", "actions": "actions", "from": "from", "policy": "policy", "at": "known at"}  # fmt: skip
+        shown = {"user": "user", "resource": "resource", "decision": "decision", "actions": "actions", "from": "source IPs", "policy": "policy", "at": "known at"}  # fmt: skip
         out.table(rows, shown, empty="no user has a permission")
 
     run(command)

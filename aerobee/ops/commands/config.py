@@ -155,7 +155,7 @@ def set_values(
                 _check_taken(server, after, values)
         out.table(
             rows,
-            {"server": "server", "setting": "setting", "before": "before", "after": "now"},
+            {"server": "server", "setting": "setting", "before": "before", "after": "after"},
             empty="nothing was changed",
         )
 

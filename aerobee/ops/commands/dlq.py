@@ -85,7 +85,7 @@ def list_groups(nameserver: NameServers = NAMESERVER_DEFAULT, as_json: AsJson = 
             {
                 "group": "group",
                 "broker": "broker",
-                "dead_letters": "messages",
+                "dead_letters": "dead letters",
                 "waiting": "not redriven",
                 "newest": "newest",
             },

@@ -177,7 +177,7 @@ def _show_description(out: Output, document: dict[str, Any]) -> None:
         out.say("")
         out.table(
             document["subscriptions"],
-            {"topic": "topic", "expression": "expression", "type": "type"},
+            {"topic": "topic", "expression": "expression", "type": "expression type"},
             empty="no subscription",
         )
     if document["conflicts"]:
@@ -190,9 +190,9 @@ def _show_description(out: Output, document: dict[str, Any]) -> None:
             {
                 "topic": "topic",
                 "client_id": "member",
-                "expression": "subscribes to",
+                "expression": "expression",
                 "other_client_id": "other member",
-                "other_expression": "subscribes to",
+                "other_expression": "other expression",
             },
             empty="",
         )
@@ -201,11 +201,11 @@ def _show_description(out: Output, document: dict[str, Any]) -> None:
         out.table(
             document["locks"],
             {
-                "topic": "ordered queue of",
+                "topic": "topic",
                 "broker": "broker",
                 "queue_id": "queue",
                 "holder": "holder",
-                "since": "since",
+                "since": "held since",
                 "renewed_s_ago": "renewed s ago",
                 "lease_s": "lease s",
                 "state": "state",
@@ -244,7 +244,7 @@ def group_lag(
                 "lag": "lag",
                 **({"wanted": "filtered lag"} if filters else {}),
                 "last_consumed": "last consumed",
-                "member": "member",
+                "member": "owner",
             },
             empty=f"group {group} has no committed offsets: it never consumed",
         )
@@ -332,7 +332,7 @@ def group_pops(
                 "offset": "offset",
                 "popped": "popped",
                 "visible_at": "visible again",
-                "left_s": "in s",
+                "left_s": "seconds left",
                 "consumer": "consumer",
             },
             empty=f"group {group} has no invisible messages",

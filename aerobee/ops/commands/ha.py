@@ -141,7 +141,7 @@ def elect(
             )
         ext = answer.ext or {}
         out.document(
-            {"brokerName": name, **ext},
+            snake_keys({"broker_name": name, **ext}),
             f"broker {ext.get('masterBrokerId')} at {ext.get('masterAddress')} is master of {name}, "
             f"epoch {ext.get('masterEpoch')}",
         )
@@ -179,12 +179,14 @@ def step_down(
             seen = await quorum.status()
             successor = successor_of(seen["brokerGroups"], name, address)
             if successor is None:
-                out.document({"brokerName": name, "steppedDown": False}, f"{address} is not master of {name}")
+                out.document(
+                    {"broker_name": name, "stepped_down": False}, f"{address} is not master of {name}"
+                )
                 return
             answer = await quorum.hand_over(name, successor, apart_s, timeout_s)
         ext = answer.ext or {}
         out.document(
-            {"brokerName": name, "steppedDown": True, **ext},
+            snake_keys({"broker_name": name, "stepped_down": True, **ext}),
             f"broker {ext.get('masterBrokerId')} at {ext.get('masterAddress')} is master of {name}, "
             f"epoch {ext.get('masterEpoch')}",
         )
@@ -240,7 +242,9 @@ def forget(
                     "isCleanLivingBroker": "false",
                 },
             )
-        out.document({"brokerName": name, "forgotten": broker_id}, f"broker {broker_id} of {name} is removed")
+        out.document(
+            {"broker_name": name, "forgotten": broker_id}, f"broker {broker_id} of {name} is removed"
+        )
 
     run(command)
 

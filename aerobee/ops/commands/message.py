@@ -183,7 +183,7 @@ def queue_entries(
         columns = {
             "offset": "offset",
             "physical_offset": "physical offset",
-            "record_bytes": "bytes",
+            "record_bytes": "record bytes",
             "tag_code": "tag's hash",
         }
         if group is not None:
@@ -272,7 +272,7 @@ def show_messages(out: Output, messages: Sequence[ReceivedMessage]) -> None:
             }
             for message in messages
         ],
-        {"message_id": "id", "position": "queue@offset", "stored": "stored", "body": "body"},
+        {"message_id": "message id", "position": "queue@offset", "stored": "stored at", "body": "body"},
         empty="",
     )
 

@@ -16,7 +16,7 @@ from aerobee.ops.options.clients import open_admin
 from aerobee.ops.options.options import AsJson, ClusterName, NameServers, Yes, ask
 from aerobee.ops.options.send_options import Keys, Properties, Tag
 from aerobee.ops.terminal.failure import NotFound
-from aerobee.ops.terminal.output import Output
+from aerobee.ops.terminal.output import Output, snake_keys
 from aerobee.ops.terminal.run import Stop, run
 from aerobee.ops.terminal.times import moment_text, span_ms, until_text
 from aerobee.recurrence import Recurrence
@@ -134,7 +134,7 @@ def list_schedules(
                 "ticks": "ticks",
                 "state": "state",
                 "next": "next",
-                "in": "in",
+                "in": "due in",
                 "delivered": "delivered",
             },
             empty="no broker has a schedule",
@@ -190,7 +190,7 @@ def next_ticks(
             {"tick": moment_text(tick), "tick_ms": tick, "in": until_text(tick - now_ms)}
             for tick in ticks_after(recurrence, last_ms, count)
         ]
-        out.table(rows, {"tick": "tick", "in": "in"}, empty="no tick")
+        out.table(rows, {"tick": "tick", "in": "due in"}, empty="no tick")
 
     run(command)
 
@@ -282,15 +282,15 @@ def schedule_row(info: ScheduleInfo) -> dict[str, Any]:
     ticks = f"{schedule.cron} ({schedule.time_zone})" if schedule.cron else f"every {schedule.interval_ms} ms"
     state = "paused" if schedule.is_paused else "failing" if info.trouble else "active"
     return {
-        **schedule.to_dict(),
+        **snake_keys(schedule.to_dict(), unchanged=("properties",)),
         "ticks": ticks,
         "state": state,
         "next": moment_text(info.next_tick_ms),
         "in": until_text(info.next_due_ms - now_ms) if info.next_due_ms else "-",
-        "nextTickMs": info.next_tick_ms,
-        "nextDueMs": info.next_due_ms,
+        "next_tick_ms": info.next_tick_ms,
+        "next_due_ms": info.next_due_ms,
         "broker": info.broker_address,
-        "bodyBytes": info.body_bytes,
+        "body_bytes": info.body_bytes,
         "trouble": info.trouble,
     }
 

@@ -77,11 +77,11 @@ def list_timers(
             [_row(info) for info in found.timers],
             {
                 "due": "due",
-                "in": "in",
+                "in": "due in",
                 "topic": "topic",
-                "message_id": "message",
+                "message_id": "message id",
                 "keys": "keys",
-                "body_bytes": "bytes",
+                "body_bytes": "body bytes",
             },
             empty="no message is pending" + (f" for topic {topic}" if topic else ""),
         )

@@ -111,7 +111,7 @@ def allocate_queues(
             for member in ids
             for found in (STRATEGIES[strategy](member, queues, ids),)
         ]
-        out.table(rows, {"member": "member", "queues": "queues"}, empty="no member is given")
+        out.table(rows, {"member": "member", "queues": "assigned queues"}, empty="no member is given")
 
     run(command)
 
@@ -162,7 +162,7 @@ def describe_topic(
                 "write_queues": "write queues",
                 "perm": "perm",
                 "order": "order",
-                "type": "type",
+                "type": "message type",
             },
             empty="no broker has this topic",
         )

@@ -142,9 +142,9 @@ def update_topic(
                 raise NotFound(
                     f"topic {topic} does not exist there; `aerobee topic create {topic}` creates it"
                 )
-            hidden = await _out_of_sight(admin, topic, queues, cluster, broker)
+            hidden = await out_of_sight(admin, topic, queues, cluster, broker)
             if hidden:
-                ask(f"{_warning(hidden, queues or 0)}. Continue?", yes)
+                ask(f"{hidden_warning(hidden, queues or 0)}. Continue?", yes)
             for info in there:
                 await admin.create_topic(
                     topic,
@@ -162,7 +162,7 @@ def update_topic(
             f"set {changed} for topic {topic} at {', '.join(brokers)}",
         )
         if hidden:
-            out.note(_warning(hidden, queues or 0), style="yellow")
+            out.note(hidden_warning(hidden, queues or 0), style="yellow")
 
     run(command)
 
@@ -233,7 +233,7 @@ async def _addresses(admin: Admin, cluster: str | None, broker: str | None) -> l
     ]
 
 
-async def _out_of_sight(
+async def out_of_sight(
     admin: Admin, topic: str, queues: int | None, cluster: str | None, broker: str | None
 ) -> dict[str, int]:
     """Number of messages in each queue that no consumer reads any more once the topic has `queues` queues."""
@@ -251,7 +251,7 @@ async def _out_of_sight(
     }
 
 
-def _warning(hidden: dict[str, int], queues: int) -> str:
+def hidden_warning(hidden: dict[str, int], queues: int) -> str:
     listed = ", ".join(f"{queue} ({count})" for queue, count in hidden.items())
     return (
         f"with {plural(queues, 'queue')}, consumers cannot read {plural(sum(hidden.values()), 'message')} "

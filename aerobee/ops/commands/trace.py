@@ -69,7 +69,7 @@ def trace(
             ],
             {
                 "time": "time",
-                "after": "after",
+                "after": "since first",
                 "what": "what",
                 "group": "group",
                 "client": "client",

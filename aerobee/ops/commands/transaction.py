@@ -84,7 +84,7 @@ def list_transactions(
                 **({} if given_up else {"next_check": "next check"}),
                 "group": "producer group",
                 "producer": "sent from",
-                "producers_online": "online",
+                "producers_online": "producers online",
                 "keys": "keys",
             },
             empty="no transaction was given up" if given_up else "no transaction is open",

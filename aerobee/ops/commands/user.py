@@ -50,7 +50,7 @@ def list_users(
         ]
         out.table(
             rows,
-            {"user": "user", "kind": "kind", "status": "status", "at": "known at"},
+            {"user": "user", "kind": "user type", "status": "status", "at": "known at"},
             empty="there are no users",
         )
 

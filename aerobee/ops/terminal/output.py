@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -127,11 +127,17 @@ def _console(*, stderr: bool) -> Console:
     return Console(stderr=stderr, width=LINE_CHARS_MAX, soft_wrap=True, highlight=False)
 
 
-def snake_keys(document: Any) -> Any:
-    """A JSON document of a server with its keys as the command line writes them: brokerId becomes broker_id."""
+def snake_keys(document: Any, unchanged: Collection[str] = ()) -> Any:
+    """A JSON document of a server with its keys as the command line writes them: brokerId becomes broker_id.
+
+    The values of the keys in `unchanged` stay as they are: maps whose keys are a user's.
+    """
     if isinstance(document, Mapping):
-        return {_CAPITAL.sub("_", str(key)).lower(): snake_keys(value) for key, value in document.items()}
-    return [snake_keys(each) for each in document] if isinstance(document, list) else document
+        return {
+            _CAPITAL.sub("_", str(key)).lower(): value if key in unchanged else snake_keys(value, unchanged)
+            for key, value in document.items()
+        }
+    return [snake_keys(each, unchanged) for each in document] if isinstance(document, list) else document
 
 
 def to_json(document: Any) -> str:
