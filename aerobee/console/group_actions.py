@@ -1,13 +1,14 @@
-"""Changes of a consumer group: redrive its dead-letter messages, reset its offsets."""
+"""Changes of a consumer group: redrive its dead-letter messages, reset its offsets, change its settings, delete it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from aerobee.client import Admin
 from aerobee.clock import Clock
-from aerobee.console.fields import Fields, MakeCommand, Outcome, Run, text
+from aerobee.console.fields import Fields, MakeCommand, Outcome, Run, integer, text
 from aerobee.console.users import Role
 from aerobee.errors import UsageError
 from aerobee.message import MessageQueue, check_group_name
@@ -15,6 +16,12 @@ from aerobee.ops.commands.offset import parse_target
 from aerobee.words import plural
 
 REDRIVE_MAX = 200
+# Switches of a group, as options of the command line, and their names in SubscriptionGroupConfig.
+SWITCHES = {
+    "consume": "consume_enable",
+    "broadcast": "consume_broadcast_enable",
+    "orderly": "consume_message_orderly",
+}
 
 
 class GroupActions:
@@ -31,6 +38,8 @@ class GroupActions:
         self.table: dict[str, tuple[Role, Run]] = {
             "redrive": (Role.OPERATOR, self.redrive),
             "reset": (Role.OPERATOR, self.reset),
+            "group-update": (Role.ADMIN, self.update),
+            "group-delete": (Role.ADMIN, self.delete),
         }
 
     async def redrive(self, fields: Fields, dry_run: bool) -> Outcome:
@@ -126,6 +135,62 @@ class GroupActions:
             f"offsets of {plural(len(rows), 'queue')} {'would be reset' if dry_run else 'reset'} to {to}",
             rows,
         )
+
+    async def update(self, fields: Fields, dry_run: bool) -> Outcome:
+        """Change settings of a group at every master that has it; the rows show each broker before and after."""
+        group = text(fields, "group")
+        check_group_name(group)
+        wanted: dict[str, Any] = {}
+        words: list[str] = []
+        if fields.get("retries") not in (None, ""):
+            wanted["retry_max_times"] = integer(fields, "retries")
+            words += ["--retries", str(wanted["retry_max_times"])]
+        for name, key in SWITCHES.items():
+            value = fields.get(name)
+            if value is not None:
+                wanted[key] = value is True
+                words.append(f"--{name}" if value is True else f"--no-{name}")
+        if not wanted:
+            raise UsageError("no change is given")
+        rows = []
+        for info in await self._admin.brokers():
+            if info.broker_id != 0:
+                continue
+            config = (await self._admin.group_table(info.address)).get(group)
+            if config is None:
+                continue
+            changed = replace(config, **wanted)
+            row: dict[str, Any] = {"broker": info.address}
+            for key in wanted:
+                row |= {f"{key}_before": getattr(config, key), f"{key}_after": getattr(changed, key)}
+            rows.append(row)
+            if not dry_run:
+                await self._admin.put_groups(info.address, [changed])
+        if not rows:
+            raise UsageError(f"group {group} does not exist")
+        said = "would be changed" if dry_run else "is changed"
+        return Outcome(
+            self._command("group", "update", group, *words),
+            f"group {group} {said} at {plural(len(rows), 'broker')}",
+            tuple(rows),
+        )
+
+    async def delete(self, fields: Fields, dry_run: bool) -> Outcome:
+        """Delete a group's settings and its committed offsets. The user must type its name to confirm."""
+        group = text(fields, "group")
+        check_group_name(group)
+        command = self._command("group", "delete", group, "--yes")
+        if dry_run:
+            progress = await self._admin.consumer_progress(group)
+            online = f"; {plural(len(progress.members), 'member')} online" if progress.members else ""
+            return Outcome(
+                command,
+                f"group {group} and its offsets of {plural(len(progress.queues), 'queue')} would be deleted{online}",
+            )
+        if fields.get("confirm") != group:
+            raise UsageError(f"write {group} to confirm the deletion")
+        await self._admin.delete_group(group, clean_offsets=True)
+        return Outcome(command, f"group {group} is deleted")
 
 
 def _ids(fields: Fields) -> set[str]:

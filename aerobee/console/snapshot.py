@@ -16,13 +16,15 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from aerobee.client import Admin
-from aerobee.client.base.results import BrokerInfo, ConsumerProgress, QueueProgress
+from aerobee.client.base.results import BrokerInfo, ConsumerProgress, GroupInfo, QueueProgress
 from aerobee.clock import Clock
 from aerobee.console.health import PROBLEMS_MAX, problems
 from aerobee.console.history import CLUSTER, History, Kind
+from aerobee.console.rebalances import Rebalances
 from aerobee.errors import AerobeeError
 from aerobee.message import DLQ_PREFIX, RETRY_PREFIX
 from aerobee.monitoring.lag_state import LagState, Sample, Verdict, Window, drain_s, extended, judge, worst
+from aerobee.ops.terminal.output import snake_keys
 from aerobee.system_names import is_hidden_group
 from aerobee.words import plural
 
@@ -74,6 +76,7 @@ class GroupLook:
     windows: dict[tuple[str, str, int], Window] = field(default_factory=dict)
     looked_s: float = float("-inf")
     meters: dict[str, Meter] = field(default_factory=dict)  # by topic
+    settings: tuple[GroupInfo, ...] = ()  # at each broker
 
 
 @dataclass(slots=True)
@@ -120,6 +123,7 @@ class Snapshot:
         ] = {}  # charts of open pages: monotonic time of the last request
         self._readers: dict[str, list[GroupLook]] = {}  # by topic
         self.history = History()
+        self.rebalances = Rebalances()
         self.number = 0  # of refreshes
         self.brokers: list[dict[str, Any]] = []
         self.topics: dict[str, TopicLook] = {}
@@ -292,8 +296,14 @@ class Snapshot:
             if name not in self._system and not name.startswith((RETRY_PREFIX, DLQ_PREFIX))
         ]
         self.topics = {name: self.topics.get(name) or TopicLook(name) for name in own}
-        groups = {info.name for info in await self._admin.groups() if not is_hidden_group(info.name)}
+        groups: dict[str, list[GroupInfo]] = defaultdict(list)
+        for info in await self._admin.groups():
+            if not is_hidden_group(info.name):
+                groups[info.name].append(info)
         self.groups = {name: self.groups.get(name) or GroupLook(name) for name in sorted(groups)}
+        for name, look in self.groups.items():
+            look.settings = tuple(groups[name])
+        self.rebalances.retain(groups)
 
     async def _each(self, items: Iterable[Any], ask: Callable[[Any], Awaitable[T]]) -> list[T | None]:
         """Call `ask` for all items. A failed item yields None; if all fail, raises the first error."""
@@ -335,7 +345,7 @@ class Snapshot:
             "connections": _number(runtime.get("connections", "")),
             "log_end": _number(runtime.get("commitLogMaxOffset", "")),
             "behind_bytes": _number(runtime.get("haBehind", "")),
-            "ha": {key: runtime[key] for key in HA_KEYS if runtime.get(key)},
+            "ha": snake_keys({key: runtime[key] for key in HA_KEYS if runtime.get(key)}),
             "loop_wait_ms": _number(runtime.get("loopWaitMaxMs", "")),
             "today_in": _number(runtime.get("msgPutTotalTodayNow", "")),
             "boot_ms": _number(runtime.get("bootTimestamp", "")),
@@ -371,7 +381,7 @@ class Snapshot:
 
     async def _group(self, look: GroupLook) -> None:
         progress = await self._admin.consumer_progress(look.name)
-        look.members = len({row.client_id for row in progress.queues if row.client_id})
+        look.members = len(progress.members)
         look.tps, look.looked_s = progress.consume_tps, self._clock.monotonic()
         look.topics = tuple(
             sorted(
@@ -379,7 +389,13 @@ class Snapshot:
             )
         )
         look.lag = sum(max(0, row.lag) for row in progress.queues) if progress.queues else None
-        self._judge(look, progress)
+        owners = {
+            f"{row.queue.topic} {row.queue.broker_name}/{row.queue.queue_id}": row.client_id
+            for row in progress.queues
+        }
+        self.rebalances.record(look.name, self._clock.now_ms() / 1000, progress.members, owners)
+        self._sample(look, progress)
+        self._judge(look, progress, await self._locks(look))
         look.late_ms = await self._late_ms(progress)
         self._measure(look, progress)
 
@@ -407,22 +423,43 @@ class Snapshot:
             },
         )
 
-    def _judge(self, look: GroupLook, progress: ConsumerProgress) -> None:
+    def _sample(self, look: GroupLook, progress: ConsumerProgress) -> None:
+        """Add the offsets of each queue to its window."""
         now_ms = round(self._clock.monotonic() * 1000)
-        windows, verdicts = {}, []
+        windows = {}
         for row in progress.queues:
             key = (row.queue.topic, row.queue.broker_name, row.queue.queue_id)
             sample = Sample(now_ms, max(0, row.consumer_offset), row.broker_offset, 0, look.members > 0)
             windows[key] = extended(look.windows.get(key, ()), sample)
-            verdicts.append(judge(windows[key]))
         look.windows = windows
-        # Queues with lag determine the state of the group; without lag all queues do.
+
+    async def _locks(self, look: GroupLook) -> dict[tuple[str, str, int], int]:
+        """Duration in ms for which each queue has been locked. Requested only for a group with an offset that does not advance."""
+        if not any(judge(window).state is LagState.STALL for window in look.windows.values()):
+            return {}
+        now_ms = self._clock.now_ms()
+        return {
+            (lock.queue.topic, lock.queue.broker_name, lock.queue.queue_id): max(0, now_ms - lock.since_ms)
+            for lock in await self._admin.queue_locks(look.name) or ()
+        }
+
+    def _judge(
+        self, look: GroupLook, progress: ConsumerProgress, locks: Mapping[tuple[str, str, int], int]
+    ) -> None:
+        differ = {each.topic for each in progress.conflicts}
+        verdicts = [
+            judge(window, lock_held_ms=locks.get(key), subscriptions_differ=key[0] in differ)
+            for key, window in look.windows.items()
+        ]
+        # Queues with lag, and those of members with different subscriptions, determine the state of the group; without them all do.
         judged = sorted(zip(verdicts, progress.queues, strict=True), key=lambda each: -each[1].lag)
-        deciding = [verdict for verdict, row in judged if row.lag > 0] or verdicts
+        deciding = [
+            verdict for verdict, row in judged if row.lag > 0 or verdict.state is LagState.MISMATCH
+        ] or verdicts
         look.state = worst(verdict.state for verdict in deciding)
         worst_of = ((verdict, row) for verdict, row in judged if verdict.state is look.state)
         look.reason = _headline(progress, next(worst_of, None))
-        look.drain_s = drain_s(windows.values())
+        look.drain_s = drain_s(look.windows.values())
 
     async def _late_ms(self, progress: ConsumerProgress) -> int | None:
         """Lag time: the age of the oldest unconsumed message, read from its record in the queues with the oldest progress."""
@@ -549,8 +586,10 @@ def _headline(progress: ConsumerProgress, worst_of: tuple[Verdict, QueueProgress
     if worst_of is None:
         return "it never consumed"
     lags = [row.lag for row in progress.queues if row.lag > 0]
+    verdict, row = worst_of
+    if not lags and verdict.state is LagState.MISMATCH:
+        return f"{row.queue.topic}: {verdict.reason}"
     if not lags:
         return "no lag"
-    verdict, row = worst_of
     where = f"{row.queue.topic} at {row.queue.broker_name}, queue {row.queue.queue_id}"
     return f"lag {plural(sum(lags), 'message')} in {plural(len(lags), 'queue')}; {where}: {verdict.reason}"

@@ -1,4 +1,4 @@
-"""Changes of topics: create, delete."""
+"""Changes of topics: create, update, delete."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from aerobee.console.fields import Fields, MakeCommand, Outcome, Run, integer, t
 from aerobee.console.users import Role
 from aerobee.errors import UsageError
 from aerobee.message import check_topic_name
+from aerobee.ops.commands.topic_change import PERMS, hidden_warning, out_of_sight, perm_text
 from aerobee.words import plural
 
 
@@ -19,6 +20,7 @@ class TopicActions:
         self._command = command
         self.table: dict[str, tuple[Role, Run]] = {
             "topic-create": (Role.ADMIN, self.topic_create),
+            "topic-update": (Role.ADMIN, self.topic_update),
             "topic-delete": (Role.ADMIN, self.topic_delete),
         }
 
@@ -42,6 +44,52 @@ class TopicActions:
             )
         addresses = await self._admin.create_topic(topic, queue_count=queues)
         return Outcome(command, f"topic {topic} is created at {', '.join(addresses)}")
+
+    async def topic_update(self, fields: Fields, dry_run: bool) -> Outcome:
+        """Change the number of queues, the permission or the order flag of a topic at every broker that has it."""
+        topic = text(fields, "topic")
+        check_topic_name(topic)
+        queues = integer(fields, "queues") if fields.get("queues") not in (None, "") else None
+        if queues is not None and not 1 <= queues <= 1024:
+            raise UsageError(f"the number of queues is {queues}, must be 1 to 1024")
+        perm, order = str(fields.get("perm") or ""), fields.get("order")
+        if perm and perm not in PERMS:
+            raise UsageError(f"perm is {perm!r}, must be one of {', '.join(PERMS)}")
+        words = [
+            *(("--queues", str(queues)) if queues is not None else ()),
+            *(("--perm", perm) if perm else ()),
+            *(() if order is None else ("--order" if order is True else "--no-order",)),
+        ]
+        if not words:
+            raise UsageError("no change is given")
+        command = self._command("topic", "update", topic, *words, "--yes")
+        there = await self._admin.topic_config(topic)
+        hidden = await out_of_sight(self._admin, topic, queues, None, None)
+        rows = tuple(
+            {
+                "broker": each.broker_address,
+                "queues_before": each.read_queue_count,
+                "queues_after": queues or each.read_queue_count,
+                "permission_before": perm_text(each.perm),
+                "permission_after": perm or perm_text(each.perm),
+                "ordered_before": each.order,
+                "ordered_after": each.order if order is None else order is True,
+            }
+            for each in there
+        )
+        if not dry_run:
+            for each in there:
+                await self._admin.create_topic(
+                    topic,
+                    read_queue_count=queues or each.read_queue_count,
+                    write_queue_count=queues or each.write_queue_count,
+                    perm=PERMS[perm] if perm else each.perm,
+                    order=each.order if order is None else order is True,
+                    broker=each.broker_address,
+                )
+        warning = f": {hidden_warning(hidden, queues or 0)}" if hidden else ""
+        said = "would be changed" if dry_run else "is changed"
+        return Outcome(command, f"topic {topic} {said} at {plural(len(there), 'broker')}{warning}", rows)
 
     async def topic_delete(self, fields: Fields, dry_run: bool) -> Outcome:
         """Delete a topic and its messages. The user must type its name to confirm."""

@@ -146,7 +146,7 @@ class Topology:
 def _state(row: Mapping[str, Any], group: Mapping[str, Any], replica: Mapping[str, Any]) -> dict[str, Any]:
     """Epoch, in-sync state and trouble of a registered broker, from the controllers or from what brokers report."""
     ha = row.get("ha", {})
-    trouble = [text for text in (row.get("error", ""), ha.get("haTrouble", "")) if text]
+    trouble = [text for text in (row.get("error", ""), ha.get("ha_trouble", "")) if text]
     is_in_sync = None
     if replica:
         is_in_sync = replica["isInSync"]
@@ -156,15 +156,15 @@ def _state(row: Mapping[str, Any], group: Mapping[str, Any], replica: Mapping[st
             trouble.append("the controllers receive no heartbeats")
         if not is_in_sync:
             trouble.append("not in sync")
-    if missing := ha.get("haMissing"):
+    if missing := ha.get("ha_missing"):
         trouble.append(f"in-sync replicas that are not connected: {missing}")
-    trouble += [text for text in ha.get("haReplicas", "").split(";") if "not in sync" in text]
-    epoch = ha.get("haEpoch", "")
+    trouble += [text for text in ha.get("ha_replicas", "").split(";") if "not in sync" in text]
+    epoch = ha.get("ha_epoch", "")
     return {
         "controller_id": replica.get("brokerId"),
         "epoch": int(epoch) if epoch.isdecimal() and len(epoch) < 16 else group.get("masterEpoch"),
         "is_in_sync": is_in_sync,
-        "state": ha.get("haRole", ""),
+        "state": ha.get("ha_role", ""),
         "trouble": "; ".join(dict.fromkeys(trouble)),
     }
 

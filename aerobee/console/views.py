@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from aerobee.client import Admin, ReceivedMessage
 from aerobee.clock import MS_PER_DAY, Clock
@@ -13,8 +13,9 @@ from aerobee.console.browse import Browser, Search
 from aerobee.console.charts import Charts
 from aerobee.console.history import CLUSTER, Kind
 from aerobee.console.placement_view import PlacementView
+from aerobee.console.rebalances import rebalance_row
 from aerobee.console.schedule_actions import next_ticks
-from aerobee.console.snapshot import Snapshot, group_row, topic_row
+from aerobee.console.snapshot import GroupLook, Snapshot, TopicLook, group_row, topic_row
 from aerobee.console.topology import Topology
 from aerobee.errors import (
     AerobeeError,
@@ -24,12 +25,14 @@ from aerobee.errors import (
     UsageError,
 )
 from aerobee.message import MessageQueue, check_group_name
+from aerobee.monitoring.lag_state import SEVERITY
 from aerobee.ops.commands.consume import shown_document
 from aerobee.ops.commands.schedule import schedule_row
 from aerobee.ops.commands.trace import event_document
 from aerobee.ops.diagnosis.why_facts import gather_group, gather_message
 from aerobee.ops.diagnosis.why_rules import findings
 from aerobee.ops.settings.setting_meanings import SettingMeaning, broker_settings
+from aerobee.ops.settings.setting_subjects import SUBJECTS, subject_of
 from aerobee.system_names import TRACE_TOPIC
 
 BODY_MAX = 65_536  # bytes of a body that a page gets
@@ -42,6 +45,25 @@ PAGE_ROWS = 100  # rows of a list in one response
 NUMBER_DIGITS_MAX = 15
 
 Query = Mapping[str, str]
+Row = TypeVar("Row")
+# Columns by which the lists of topics and groups are sorted, over all their pages.
+TOPIC_ORDERS: Mapping[str, Callable[[TopicLook], Any]] = {
+    "name": lambda look: look.name,
+    "in": lambda look: look.rate,
+    "out": lambda look: look.out,
+    "messages": lambda look: look.messages,
+    "queues": lambda look: look.queues,
+    "last": lambda look: look.last_ms,
+}
+GROUP_ORDERS: Mapping[str, Callable[[GroupLook], Any]] = {
+    "name": lambda look: look.name,
+    "state": lambda look: -SEVERITY.index(look.state),
+    "lag": lambda look: look.lag,
+    "late": lambda look: look.late_ms,
+    "drain": lambda look: look.drain_s,
+    "out": lambda look: look.tps,
+    "members": lambda look: look.members,
+}
 
 
 class Views:
@@ -72,6 +94,7 @@ class Views:
             "topic": self.topic,
             "groups": self.groups,
             "group": self.group,
+            "rebalances": self.rebalances,
             "browse": self.browse,
             "message": self.message,
             "messages": self.messages,
@@ -107,6 +130,7 @@ class Views:
     async def topics(self, query: Query) -> dict[str, Any]:
         wanted, offset, count = query.get("filter", "").lower(), number(query, "offset", 0), _page(query)
         found = [each for each in self._snapshot.topics.values() if wanted in each.name.lower()]
+        found = _sorted(found, query, TOPIC_ORDERS)
         shown = found[offset : offset + count]
         self._snapshot.shown_topics(each.name for each in shown)
         return {"total": len(found), "rows": [topic_row(each) for each in shown]}
@@ -134,6 +158,7 @@ class Views:
                     "perm": each.perm,
                     "order": each.order,
                     "type": each.message_type,
+                    "ack": each.ack,
                 }
                 for each in await self._admin.topic_config(name)
             ],
@@ -147,6 +172,7 @@ class Views:
             for each in self._snapshot.groups.values()
             if wanted in f"{each.name} {each.state.value}".lower()
         ]
+        found = _sorted(found, query, GROUP_ORDERS)
         shown = found[offset : offset + count]
         self._snapshot.shown_groups(each.name for each in shown)
         return {"total": len(found), "rows": [group_row(each) for each in shown]}
@@ -166,6 +192,17 @@ class Views:
             "name": name,
             "look": group_row(look) if look is not None else None,
             "tps": progress.consume_tps,
+            "settings": [
+                {
+                    "broker": each.broker_address,
+                    "retries": each.retry_count_max,
+                    "retry_queues": each.retry_queue_count,
+                    "consume": each.consume_enabled,
+                    "broadcast": each.broadcast_enabled,
+                    "orderly": each.orderly,
+                }
+                for each in (look.settings if look is not None else ())
+            ],
             "queues": [
                 {
                     "topic": row.queue.topic,
@@ -217,6 +254,11 @@ class Views:
                 for lock in locks or ()
             ],
         }
+
+    async def rebalances(self, query: Query) -> dict[str, Any]:
+        """The rebalances of a group since the console began to read it, the newest first."""
+        found = self._snapshot.rebalances.of(needed(query, "group"))
+        return {"rebalances": [rebalance_row(each) for each in found[:PAGE_ROWS]], "total": len(found)}
 
     async def _late_ms(self, queue: Any, offset: int) -> int | None:
         """Lag time: the age of the oldest unconsumed message in ms; None if it cannot be read."""
@@ -386,7 +428,7 @@ class Views:
             "schedules": [
                 {
                     **schedule_row(info),
-                    "lastTickMs": info.schedule.last_tick_ms,
+                    "last_tick_ms": info.schedule.last_tick_ms,
                     "in_ms": max(0, info.next_due_ms - now_ms) if info.next_due_ms else None,
                     "next_ticks": next_ticks(info, now_ms),
                 }
@@ -403,8 +445,11 @@ class Views:
         nothing = SettingMeaning("", "", is_live=False)
         return {
             "broker": address,
+            "subjects": SUBJECTS,
             "settings": [
                 {
+                    "subject": subject_of(key),
+                    "is_live": key not in known or known[key].is_live,  # RocketMQ's brokers have further keys
                     "key": key,
                     "value": value,
                     "meaning": known.get(key, nothing).meaning,
@@ -464,6 +509,19 @@ def number(query: Query, name: str, default: int | None = None) -> int:
     if not text.isdecimal() or len(text) > NUMBER_DIGITS_MAX:
         raise UsageError(f"{name} is {text!r}, not a whole number")
     return int(text)
+
+
+def _sorted(rows: list[Row], query: Query, orders: Mapping[str, Callable[[Row], Any]]) -> list[Row]:
+    """The rows by the column `sort`, descending if `way` is down; rows without a value come last. Without `sort` as they are."""
+    name = query.get("sort", "")
+    if not name:
+        return rows
+    if name not in orders:
+        raise UsageError(f"sort is {name!r}, must be one of {', '.join(orders)}")
+    value = orders[name]
+    known = [row for row in rows if value(row) is not None]
+    known.sort(key=value, reverse=query.get("way") == "down")
+    return known + [row for row in rows if value(row) is None]
 
 
 def _page(query: Query) -> int:

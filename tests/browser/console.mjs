@@ -131,9 +131,10 @@ const steps = {
     const before = await names();
     const sort = page.getByRole("button", { name: "Topic", exact: true });
     await sort.click();
+    await page.locator("th[aria-sort=descending]").waitFor();
     assert.deepEqual(await names(), [...before].sort().reverse());
-    assert.equal(await page.locator("th[aria-sort=descending]").count(), 1);
     await sort.click();
+    await page.locator("th[aria-sort=ascending]").waitFor();
     assert.deepEqual(await names(), [...before].sort());
     await check("topics-sorted");
     await sort.click();
@@ -154,6 +155,12 @@ const steps = {
     await page.locator("main a", { hasText: "clerks" }).waitFor();
     await check("topic", { shot: true });
     await open("topic?name=made-here", "Topic made-here");
+    await page.getByLabel("Queues at each broker").fill("5");
+    await page.getByLabel("Permission", { exact: true }).selectOption("r");
+    const update = await perform(page.getByRole("button", { name: "Preview" }), "Change topic made-here");
+    assert.match(update.command, /aerobee topic update made-here --queues 5 --perm r --yes/);
+    await done(update.dialog, /topic made-here is changed at/);
+    await page.locator("td strong", { hasText: /^read$/ }).first().waitFor();
     const { dialog } = await perform(page.getByRole("button", { name: "Delete" }), "Delete topic made-here");
     await dialog.getByRole("button", { name: "Apply" }).click();
     await dialog.locator(".error", { hasText: "to confirm" }).waitFor();
@@ -194,11 +201,17 @@ const steps = {
     await reasons.locator("ol.findings li").first().waitFor();
     await page.evaluate(() => document.activeElement.blur());
     await check("group", { shot: true });
-    await page.getByLabel("To", { exact: true }).fill("2026-11-21T10:00:00");
+    await page.getByLabel("To", { exact: true }).selectOption("time");
+    await page.getByLabel(/^Time/).fill("2026-11-21T10:00:00");
     const byTime = await perform(page.getByRole("button", { name: "Preview" }), "Reset offsets of slow");
     assert.match(byTime.command, /--to 2026-11-21T15:00:00\.000Z/); // the browser is in New York
     await byTime.dialog.getByRole("button", { name: "Close" }).click();
-    await page.getByLabel("To", { exact: true }).fill("latest");
+    await page.getByLabel("To", { exact: true }).selectOption("relative");
+    await page.getByLabel("Offset", { exact: true }).fill("-3");
+    const back = await perform(page.getByRole("button", { name: "Preview" }), "Reset offsets of slow");
+    assert.match(back.command, /--to -3 --yes/);
+    await back.dialog.getByRole("button", { name: "Close" }).click();
+    await page.getByLabel("To", { exact: true }).selectOption("latest");
     const { dialog, command } = await perform(page.getByRole("button", { name: "Preview" }), "Reset offsets of slow");
     assert.match(command, /aerobee offset reset slow --topic \S+ --to latest --yes/);
     await dialog.locator("th", { hasText: "before" }).waitFor();
@@ -206,6 +219,11 @@ const steps = {
     await dialog.getByRole("button", { name: "Apply" }).click();
     await dialog.locator(".good", { hasText: "reset to latest" }).waitFor();
     await dialog.getByRole("button", { name: "Close" }).click();
+    await page.getByLabel("Retries", { exact: true }).fill("5");
+    const less = await perform(page.getByRole("button", { name: "Change", exact: true }), "Change group slow");
+    assert.match(less.command, /aerobee group update slow --retries 5/);
+    await done(less.dialog, /group slow is changed at/);
+    await page.locator("section, main").locator("h2", { hasText: "Rebalances" }).waitFor();
   },
   async messages() {
     await open("messages", "Messages");
@@ -394,15 +412,22 @@ const steps = {
   },
   async settings() {
     await open(`settings?broker=${world.broker}`, "Settings");
-    await page.getByLabel("Filter").fill("longPollingEnable");
-    await page.locator("tbody tr").first().waitFor();
-    await page.getByLabel("Key").fill("longPollingEnable");
-    await page.getByLabel("New value").fill("false");
+    await page.locator("summary", { hasText: "Retention and disk" }).waitFor();
+    assert.equal(await page.locator("details.subject[open]").count(), 0);
     await check("settings", { shot: true });
+    await page.getByLabel("Search all settings").fill("longPollingEnable");
+    await page.locator("details.subject[open] code", { hasText: /^longPollingEnable$/ }).waitFor();
+    await page.getByRole("button", { name: "Change longPollingEnable" }).click();
+    assert.equal(await page.getByLabel("New value").inputValue(), "true");
+    await page.getByLabel("New value").fill("false");
+    await check("settings-search");
     const { dialog } = await perform(page.getByRole("button", { name: "Preview" }), "Change a setting");
     await dialog.getByRole("button", { name: "Apply" }).click();
     await dialog.locator(".good", { hasText: "longPollingEnable is false" }).waitFor();
     await dialog.getByRole("button", { name: "Close" }).click();
+    await page.getByLabel("only changed ones").check();
+    await page.locator("td strong", { hasText: /^false$/ }).first().waitFor(); // the changed ones are first
+    assert.equal(await page.locator("details.subject").count(), 0);
   },
   async access() {
     await open("access", "Access");
@@ -419,7 +444,8 @@ const steps = {
     await made.dialog.getByRole("button", { name: "Close" }).click();
     await page.locator("main td", { hasText: /^alice$/ }).waitFor();
     await page.getByLabel("User", { exact: true }).nth(1).fill("alice");
-    await page.getByLabel("Resource", { exact: true }).fill("Topic:orders*");
+    await page.getByLabel("Resource", { exact: true }).selectOption("Topic");
+    await page.getByLabel("Name or pattern").first().fill("orders*");
     await page.getByLabel("Pub", { exact: true }).check();
     await page.getByLabel("Sub", { exact: true }).check();
     const said = await perform(page.getByRole("button", { name: "Preview" }), "Set permissions");

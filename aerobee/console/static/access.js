@@ -2,7 +2,7 @@
 
 import { act } from "./action.js";
 import { get, plan } from "./api.js";
-import { command, counted, failure, field, h, moment, table } from "./parts.js";
+import { command, counted, failure, field, h, moment, picker, table } from "./parts.js";
 
 const ACTIONS = ["Pub", "Sub", "Create", "Update", "Delete", "Get", "List", "All"];
 
@@ -23,27 +23,27 @@ export async function access(parameters, place) {
     h("h1", {}, "Access"),
     h("p", {}, "Users of the cluster's access control and their permissions. Actions without a permission are denied."),
     table(counted(found.users.length, "user"), [
-      ["User", (row) => row.user], ["Kind", (row) => (row.is_super ? "administrator" : "normal")],
+      ["User", (row) => row.user], ["User type", (row) => (row.is_super ? "administrator" : "normal")],
       ["State", (row) => (row.is_enabled ? h("span", { class: "good" }, "enabled") : h("span", { class: "bad" }, "disabled"))], ["Known at", where],
-      ["Actions", (row) => h("div", { class: "bar" },
+      ["Change", (row) => h("div", { class: "bar" },
         change(row, row.is_enabled ? "Disable" : "Enable", { is_enabled: !row.is_enabled }, { danger: row.is_enabled }),
         change(row, row.is_super ? "Make normal" : "Make administrator", { is_super: !row.is_super }),
         act("admin", "Delete", `Delete user ${row.user}`, "user-delete", { user: row.user }, { danger: true, confirm: row.user, done: again }))],
     ], found.users, "There are no users."),
-    h("h2", {}, "Create a user or change a secret key"), userForm(again),
+    h("h2", {}, "Create a user or change a secret key"), userForm(found.users, again),
     h("h2", {}, "Permissions"),
     table(counted(found.policies.length, "permission"), [
       ["User", (row) => row.user], ["Resource", (row) => row.resource],
       ["Decision", (row) => (row.is_allowed ? h("span", { class: "good" }, "allow") : h("span", { class: "bad" }, "deny"))],
-      ["Actions", (row) => row.actions.join(", ")], ["From", (row) => row.source_ips.join(", ") || "everywhere"], ["Policy", (row) => row.policy], ["Known at", where],
+      ["Actions", (row) => row.actions.join(", ")], ["Source IPs", (row) => row.source_ips.join(", ") || "everywhere"], ["Policy", (row) => row.policy], ["Known at", where],
       ["Change", (row) => act("admin", "Delete permission", `Delete permission on ${row.resource}`, "acl-delete", { user: row.user, resource: row.resource, policy: row.policy }, { danger: true, done: again })],
     ], found.policies, "There are no permissions: only administrators may use the cluster."),
     h("h2", {}, "Set permissions"), policyForm(found.users, again),
   );
 }
 
-function userForm(done) {
-  const name = h("input", { type: "text", autocomplete: "off" });
+function userForm(users, done) {
+  const name = h("input", { type: "text", autocomplete: "off", list: "users" });
   const secret = h("input", { type: "password", autocomplete: "new-password" });
   const isSuper = h("input", { type: "checkbox" });
   return h("div", { class: "bar" }, field("User", name), field("Secret key", secret), field("Administrator", isSuper),
@@ -53,18 +53,22 @@ function userForm(done) {
 
 function policyForm(users, done) {
   const user = h("input", { type: "text", list: "users" });
-  const resource = h("input", { type: "text", value: "Topic:", "aria-describedby": "resource-help" });
+  const kind = h("select", { onchange: () => fit() }, ["Topic", "Group", "Cluster", "everything"].map((each) => h("option", {}, each)));
+  const names = { Topic: picker("topics", "", { title: "Name or pattern" }), Group: picker("groups", "", { title: "Name or pattern" }) };
+  const fit = () => { for (const [each, one] of Object.entries(names)) one.element.hidden = each !== kind.value; };
+  fit();
+  const resource = () => (kind.value === "everything" ? "*" : kind.value === "Cluster" ? "Cluster:*" : `${kind.value}:${names[kind.value].input.value.trim()}`);
   const boxes = ACTIONS.map((name) => h("input", { type: "checkbox", value: name }));
   const decision = h("select", {}, h("option", { value: "allow" }, "allow"), h("option", { value: "deny" }, "deny"));
   const sources = h("input", { type: "text", placeholder: "everywhere" });
   const policy = h("select", {}, h("option", {}, "Custom"), h("option", {}, "Default"));
   return h("div", {},
     h("datalist", { id: "users" }, users.map((row) => h("option", { value: row.user }))),
-    h("div", { class: "bar" }, field("User", user), field("Decision", decision), field("Resource", resource), field("From", sources), field("Policy", policy)),
+    h("div", { class: "bar" }, field("User", user), field("Decision", decision), field("Resource", kind), names.Topic.element, names.Group.element, field("Source IPs", sources), field("Policy", policy)),
     h("fieldset", { class: "bar" }, h("legend", {}, "Actions"), boxes.map((box, at) => h("label", { class: "row" }, box, ACTIONS[at]))),
-    h("p", { id: "resource-help", class: "soft" }, "Topic:orders, Group:billing*, Cluster:*, or * for everything. From: 10.0.0.7, 10.0.0.0/8. The Default policy applies where Custom has no entry."),
+    h("p", { class: "soft" }, "A pattern ends with *: billing*. Source IPs: 10.0.0.7, 10.0.0.0/8. The Default policy applies where Custom has no entry."),
     act("admin", "Preview", "Set permissions", "acl-put", () => ({
-      user: user.value, resource: resource.value, actions: boxes.filter((box) => box.checked).map((box) => box.value).join(","),
+      user: user.value, resource: resource(), actions: boxes.filter((box) => box.checked).map((box) => box.value).join(","),
       is_allowed: decision.value === "allow", source_ips: sources.value, policy: policy.value,
     }), { done }));
 }
@@ -94,7 +98,7 @@ function planParts(found) {
     found.trouble ? failure(new Error(found.trouble)) : h("p", { class: found.steps_left ? null : "good" }, found.steps_left ? `${counted(found.steps_left, "step")} left.` : "No steps left."),
     ...found.warnings.map((text) => h("p", { class: "warn" }, text)),
     h("h2", {}, "Forecast"),
-    table("Imbalance (1 = even)", [["Resource", (row) => row.resource], ["Before", (row) => even(row.before), "number"], ["After", (row) => even(row.after), "number"]], found.forecast, "The plan has no brokers."),
+    table("Imbalance (1 = even)", [["Imbalance of", (row) => row.resource], ["Before", (row) => even(row.before), "number"], ["After", (row) => even(row.after), "number"]], found.forecast, "The plan has no brokers."),
     h("h2", {}, "Changes"),
     table(counted(found.changes.length, "topic"), [["Topic", (row) => row.topic], ["Queues now", (row) => queues(row.before)], ["Queues then", (row) => queues(row.after)],
       ["Moved keys", (row) => (row.moved_keys === null ? "–" : `${Math.round(row.moved_keys * 100)} %`), "number"]], found.changes, "The plan changes nothing."),

@@ -5,15 +5,18 @@ import { failure, field, h, route } from "./parts.js";
 import * as access from "./access.js";
 import { messages } from "./messages.js";
 import * as pages from "./pages.js";
+import { settings } from "./settings.js";
 import { topology } from "./topology.js";
 import * as work from "./work.js";
 
-const PAGES = [
-  ["overview", "Overview", pages.overview], ["topology", "Topology", topology], ["brokers", "Brokers", pages.brokers], ["topics", "Topics", pages.topics], ["groups", "Groups", pages.groups],
-  ["messages", "Messages", messages], ["trace", "Trace", pages.trace], ["why", "Why?", pages.why], ["dlq", "Dead letters", work.dlq],
-  ["transactions", "Transactions", work.transactions], ["timers", "Timers", work.timers], ["schedules", "Schedules", work.schedules], ["settings", "Settings", work.settings], ["send", "Send and watch", work.send],
-  ["access", "Access", access.access], ["placement", "Placement", access.placement],
+// The sections of the navigation with their pages.
+const SECTIONS = [
+  ["Observe", [["overview", "Overview", pages.overview], ["topology", "Topology", topology], ["brokers", "Brokers", pages.brokers], ["topics", "Topics", pages.topics], ["groups", "Groups", pages.groups]]],
+  ["Messages", [["messages", "Messages", messages], ["send", "Send and watch", work.send], ["dlq", "Dead letters", work.dlq], ["transactions", "Transactions", work.transactions], ["timers", "Timers", work.timers],
+    ["schedules", "Schedules", work.schedules], ["trace", "Trace", pages.trace], ["why", "Why?", pages.why]]],
+  ["Operate", [["settings", "Settings", settings], ["access", "Access", access.access], ["placement", "Placement", access.placement]]],
 ];
+const PAGES = SECTIONS.flatMap(([, pagesOf]) => pagesOf);
 const BELOW = { broker: ["brokers", pages.broker], topic: ["topics", pages.topic], group: ["groups", pages.group] };
 const main = document.getElementById("main");
 let current = { number: 0, update: null, leave: null };
@@ -109,7 +112,7 @@ document.getElementById("theme").addEventListener("click", () => {
   theme(next);
   try { localStorage.setItem("theme", next); } catch { /* the choice then lasts until the next load of the page */ }
 });
-document.getElementById("nav").append(...PAGES.map(([name, title]) => h("a", { href: route(name), "data-page": name }, title)));
+document.getElementById("nav").append(...SECTIONS.map(([section, pagesOf]) => h("div", { role: "group", "aria-label": section }, h("p", {}, section), pagesOf.map(([name, title]) => h("a", { href: route(name), "data-page": name }, title)))));
 addEventListener("hashchange", async () => { await show(); if (location.hash.startsWith("#/")) main.focus(); });
 theme(wanted());
 start().catch((error) => main.replaceChildren(failure(error)));

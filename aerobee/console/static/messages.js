@@ -10,14 +10,14 @@ const ORDERS = [["newest", "newest first"], ["oldest", "oldest first"], ["offset
 const FILTERS = [["", "none"], ["tag", "tag"], ["sql", "SQL92"], ["property", "property"], ["text", "text in body"]];
 const HINTS = { tag: "A || B", sql: "region = 'EU' AND price > 5", property: "name or name=value", text: "text" };
 const COLUMNS = {
-  time: ["Stored", (message) => moment(message.store_timestamp)],
+  time: ["Stored at", (message) => moment(message.store_timestamp)],
   queue: ["Queue", (message) => `${message.broker}/${message.queue_id}`],
   offset: ["Offset", (message) => message.queue_offset, "number"],
   key: ["Keys", (message) => message.keys.join(" ") || "–"],
   tag: ["Tag", (message) => message.tag || "–"],
   properties: ["Properties", (message) => Object.entries(userProperties(message)).map((pair) => pair.join("=")).join(", ") || "–"],
-  size: ["Size", (message) => number(message.body_bytes, "bytes", true), "number"],
-  id: ["Id", (message) => h("code", {}, message.message_id)],
+  size: ["Body bytes", (message) => number(message.body_bytes, "bytes", true), "number"],
+  id: ["Message id", (message) => h("code", {}, message.message_id)],
   body: ["Body", (message) => h("span", { class: "preview" }, preview(message))],
 };
 
@@ -43,25 +43,25 @@ export function atPath(message, path) {
 export function rowsOf(topic) {
   let path = "";
   let messages = [];
-  const head = h("tr");
-  const body = h("tbody");
+  const head = h("tr", { role: "row" });
+  const body = h("tbody", { role: "rowgroup" });
   const caption = h("caption", {}, "");
-  const element = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Messages" }, h("table", { class: "messages" }, caption, h("thead", {}, head), body));
+  const element = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Messages" }, h("table", { role: "table", class: "messages rows" }, caption, h("thead", { role: "rowgroup" }, head), body));
   const shownColumns = () => [...columns.map((name) => COLUMNS[name]), ...(path ? [[path, (message) => atPath(message, path)]] : [])];
 
   function row(message, isOpen) {
-    const detail = h("tr", { class: "detail", hidden: !isOpen });
-    const fill = () => { if (!detail.childNodes.length) detail.append(h("td", { colspan: shownColumns().length + 1 }, messageCard(message, actionsOf(message, topic())))); };
+    const detail = h("tr", { role: "row", class: "detail", hidden: !isOpen });
+    const fill = () => { if (!detail.childNodes.length) detail.append(h("td", { role: "cell", colspan: shownColumns().length + 1 }, messageCard(message, actionsOf(message, topic())))); };
     const open = h("button", { type: "button", class: "plain", "aria-expanded": String(Boolean(isOpen)), "aria-label": `Offset ${message.queue_offset} of queue ${message.queue_id}`, onclick: () => {
       fill();
       detail.hidden = !detail.hidden;
       open.setAttribute("aria-expanded", String(!detail.hidden));
     } }, "▸");
     if (isOpen) fill();
-    return [h("tr", {}, h("td", {}, open), shownColumns().map(([, cell, kind]) => h("td", { class: kind }, cell(message)))), detail];
+    return [h("tr", { role: "row" }, h("td", { role: "cell" }, open), shownColumns().map(([title, cell, kind]) => h("td", { role: "cell", class: kind, "data-title": title }, cell(message)))), detail];
   }
   function redraw() {
-    head.replaceChildren(h("th", { scope: "col" }, h("span", { class: "hidden" }, "Open")), ...shownColumns().map(([title, , kind]) => h("th", { scope: "col", class: kind }, title)));
+    head.replaceChildren(h("th", { scope: "col", role: "columnheader" }, h("span", { class: "hidden" }, "Open")), ...shownColumns().map(([title, , kind]) => h("th", { scope: "col", role: "columnheader", class: kind }, title)));
     body.replaceChildren(...messages.flatMap((message) => row(message, messages.length <= 2)));
     caption.textContent = counted(messages.length, "message");
   }

@@ -3,36 +3,38 @@
 import { act } from "./action.js";
 import { get } from "./api.js";
 import { charts } from "./charts.js";
-import { count, counted, failure, field, h, link, moment, number, paged, picker, rate, route, span, state, table, tiles, timeZone, typedMoment, version } from "./parts.js";
+import { changed, groupSettings, offsetPicker, PERMISSIONS, rebalancesOf, topicForm } from "./subjects.js";
+import { count, counted, failure, field, h, link, moment, number, paged, picker, rate, route, span, state, table, tiles, version } from "./parts.js";
 
+// The last word is the name of the order at the server.
 const topicColumns = [
-  ["Topic", (row) => link(row.name, "topic", { name: row.name })],
-  ["In", (row) => rate(row.rate), "number"],
-  ["Out", (row) => rate(row.out), "number"],
-  ["Stored", (row) => (row.is_known ? count(row.messages) : "–"), "number"],
-  ["Queues", (row) => (row.is_known ? row.queues : "–"), "number"],
-  ["Last message", (row) => moment(row.last_ms)],
+  ["Topic", (row) => link(row.name, "topic", { name: row.name }), null, null, "name"],
+  ["In", (row) => rate(row.rate), "number", null, "in"],
+  ["Out", (row) => rate(row.out), "number", null, "out"],
+  ["Messages", (row) => (row.is_known ? count(row.messages) : "–"), "number", null, "messages"],
+  ["Queues", (row) => (row.is_known ? row.queues : "–"), "number", null, "queues"],
+  ["Last message", (row) => moment(row.last_ms), null, null, "last"],
 ];
 const groupColumns = [
-  ["Group", (row) => link(row.name, "group", { name: row.name })],
-  ["State", (row) => state(row.state, row.reason)],
-  ["Lag", (row) => count(row.lag), "number"],
-  ["Lag time", (row) => span(row.late_ms), "number"],
-  ["Time to drain", (row) => (row.drain_s === null ? "–" : span(row.drain_s * 1000)), "number"],
-  ["Out", (row) => rate(row.tps), "number"],
-  ["Members", (row) => row.members, "number"],
+  ["Group", (row) => link(row.name, "group", { name: row.name }), null, null, "name"],
+  ["State", (row) => state(row.state, row.reason), null, null, "state"],
+  ["Lag", (row) => count(row.lag), "number", null, "lag"],
+  ["Lag time", (row) => span(row.late_ms), "number", null, "late"],
+  ["Time to drain", (row) => (row.drain_s === null ? "–" : span(row.drain_s * 1000)), "number", null, "drain"],
+  ["Out", (row) => rate(row.tps), "number", null, "out"],
+  ["Members", (row) => row.members, "number", null, "members"],
 ];
 const brokerColumns = [
   ["Broker", (row) => link(row.name, "broker", { address: row.address })],
   ["Role", (row) => row.role],
-  ["Id", (row) => row.id, "number"],
+  ["Broker id", (row) => row.id, "number"],
   ["Address", (row) => row.address],
   ["State", (row) => (row.error ? h("span", { class: "bad" }, row.error) : h("span", { class: "good" }, "up"))],
   ["In", (row) => rate(row.in_tps), "number"],
   ["Out", (row) => rate(row.out_tps), "number"],
   ["Send p99", (row) => (row.put_p99_ms === null || row.put_p99_ms === undefined ? "–" : `${row.put_p99_ms.toFixed(2)} ms`), "number"],
   ["Disk", (row) => (row.disk === null || row.disk === undefined || row.disk < 0 ? "–" : `${Math.round(row.disk * 100)} %`), "number"],
-  ["Since", (row) => moment(row.boot_ms)],
+  ["Up since", (row) => moment(row.boot_ms)],
 ];
 
 export async function overview(parameters, place) {
@@ -49,7 +51,7 @@ export async function overview(parameters, place) {
         ["Brokers", count(look.brokers.length)], ["Topics", count(look.topic_count)], ["Groups", count(look.group_count)],
       ),
       h("h2", {}, "Needs attention"),
-      look.problems.length ? h("ul", { class: "problems" }, look.problems.map((each) => h("li", {}, h("strong", {}, each.what), ": ", each.text, " ",
+      look.problems.length ? h("ul", { class: "problems" }, look.problems.map((each) => h("li", { class: each.level }, h("strong", {}, each.what), ": ", each.text, " ",
         link("Show", each.page, { [each.page === "broker" ? "address" : each.page === "dlq" ? "group" : "name"]: each.name }))))
         : h("p", { class: "soft" }, "Brokers, replicas, disks, dead letters and consumer groups are in order, or not observed for long enough."),
       history.element,
@@ -97,7 +99,7 @@ export async function broker(parameters, place) {
 }
 
 export async function topics(parameters, place) {
-  const list = await paged("Filter", (query) => get("topics", query), (rows, total) => table(counted(total, "topic"), topicColumns, rows, "No topic matches the filter."), parameters.filter || "");
+  const list = await paged("Filter", (query) => get("topics", query), (rows, total, order) => table(counted(total, "topic"), topicColumns, rows, "No topic matches the filter.", order), parameters.filter || "");
   const name = h("input", { type: "text", required: true });
   const queues = h("input", { type: "number", min: "1", max: "1024", value: "8" });
   place.replaceChildren(h("h1", {}, "Topics"), list.element,
@@ -117,23 +119,25 @@ export async function topic(parameters, place) {
     history.element,
     h("h2", {}, "Queues"),
     table(counted(found.queues.length, "queue"), [
-      ["Broker", (row) => row.broker], ["Queue", (row) => row.queue_id, "number"], ["First", (row) => count(row.min_offset), "number"],
-      ["End", (row) => count(row.max_offset), "number"], ["Stored", (row) => count(row.max_offset - row.min_offset), "number"], ["Last message", (row) => moment(row.last_ms)],
+      ["Broker", (row) => row.broker], ["Queue", (row) => row.queue_id, "number"], ["Begin", (row) => count(row.min_offset), "number"],
+      ["End", (row) => count(row.max_offset), "number"], ["Messages", (row) => count(row.max_offset - row.min_offset), "number"], ["Last message", (row) => moment(row.last_ms)],
     ], found.queues),
     h("h2", {}, "Consumer groups"),
     h("p", {}, found.groups.length ? found.groups.map((name, at) => [at ? ", " : "", link(name, "group", { name })]) : "none"),
     h("h2", {}, "Settings"),
     table("At each broker", [
-      ["Broker", (row) => row.broker], ["Type", (row) => row.type], ["Read queues", (row) => row.read_queues, "number"], ["Write queues", (row) => row.write_queues, "number"],
-      ["Permission", (row) => ({ 2: "write", 4: "read", 6: "read and write" })[row.perm] || row.perm], ["Ordered", (row) => (row.order ? "yes" : "no")],
+      ["Broker", (row) => row.broker], ["Read queues", (row) => row.read_queues, "number"], ["Write queues", (row) => row.write_queues, "number"],
+      ["Permission", (row) => changed(PERMISSIONS[row.perm] || row.perm, row.perm !== 6)], ["Ordered", (row) => changed(row.order ? "yes" : "no", row.order)],
+      ["Message type", (row) => changed(row.type, row.type && row.type !== "UNSPECIFIED")], ["Acknowledgement", (row) => changed(row.ack || "the broker's", row.ack)],
     ], found.settings),
+    topicForm(found, () => topic(parameters, place)),
   );
   await history.start();
   return history.update;
 }
 
 export async function groups(parameters, place) {
-  const list = await paged("Filter", (query) => get("groups", query), (rows, total) => table(counted(total, "group"), groupColumns, rows, "No group matches the filter."), parameters.filter || "");
+  const list = await paged("Filter", (query) => get("groups", query), (rows, total, order) => table(counted(total, "group"), groupColumns, rows, "No group matches the filter.", order), parameters.filter || "");
   place.replaceChildren(h("h1", {}, "Groups"), list.element);
   return list.update;
 }
@@ -145,10 +149,11 @@ export async function group(parameters, place) {
   const reasons = explanation(name, found.look && ["OK", "UNKNOWN"].includes(found.look.state));
   const topicNames = [...new Set(found.queues.map((row) => row.topic).filter((each) => !each.startsWith("%")))];
   const topicInput = h("select", {}, topicNames.map((each) => h("option", {}, each)));
-  const to = h("input", { type: "text", value: "earliest", "aria-describedby": "to-help" });
+  const to = offsetPicker();
+  const rebalances = rebalancesOf(name);
   place.replaceChildren(
     h("h1", {}, `Group ${name}`),
-    found.look ? h("p", {}, state(found.look.state), " ", found.look.reason) : h("p", {}, "The state of this group is not known yet."),
+    found.look ? h("p", {}, state(found.look.state), ": ", found.look.reason) : h("p", {}, "The state of this group is not known yet."),
     h("div", { class: "bar" }, link("Dead letters", "dlq", { group: name }), link("Explain one message", "why", { group: name })),
     reasons,
     found.conflicts.length ? failure(new Error(`Members have different subscriptions, so they miss messages: ${found.conflicts.map((each) => `${each.client_id} subscribes to ${each.expression} of ${each.topic}, ${each.other_client_id} to ${each.other_expression}`).join("; ")}`)) : h("span"),
@@ -162,21 +167,25 @@ export async function group(parameters, place) {
     h("h2", {}, "Members"),
     table(found.model ? `Connected, ${found.model.toLowerCase()}` : "Connected", [
       ["Member", (row) => row.client_id], ["Address", (row) => row.address], ["Protocol", (row) => row.protocol], ["Language", (row) => row.language], ["Version", (row) => row.version],
-      ["Queues", (row) => queuesOf(found.queues.filter((each) => each.owner === row.client_id))],
+      ["Owned queues", (row) => queuesOf(found.queues.filter((each) => each.owner === row.client_id))],
       ["Lag", (row) => count(found.queues.filter((each) => each.owner === row.client_id).reduce((sum, each) => sum + each.lag, 0)), "number"],
     ], found.members, "No member is online."),
     h("h2", {}, "Subscriptions"),
-    table("Subscriptions of the members", [["Topic", (row) => row.topic], ["Expression", (row) => row.expression], ["Type", (row) => row.type]], found.subscriptions, "No member has a subscription."),
+    table("Subscriptions of the members", [["Topic", (row) => row.topic], ["Expression", (row) => row.expression], ["Expression type", (row) => row.type]], found.subscriptions, "No member has a subscription."),
     found.locks.length ? table("Locks of ordered queues", [
       ["Topic", (row) => row.topic], ["Queue", (row) => row.queue_id, "number"], ["Holder", (row) => row.client_id], ["Held for", (row) => span(row.held_ms), "number"], ["Renewed", (row) => `${span(row.age_ms)} ago`, "number"],
     ], found.locks) : h("span"),
+    h("h2", {}, "Rebalances"),
+    rebalances.element,
     h("h2", {}, "Reset offsets"),
-    h("div", { class: "bar" }, field("Topic", topicInput), field("To", to),
-      act("operator", "Preview", `Reset offsets of ${name}`, "reset", () => ({ group: name, topic: topicInput.value, to: typedMoment(to.value) }))),
-    h("p", { id: "to-help", class: "soft" }, "earliest, latest, offset:120, +100 or -100 (relative to the committed offset), 2026-11-21T10:00:00 (", timeZone(), "), or 15m for 15 minutes ago"),
+    h("div", { class: "bar" }, field("Topic", topicInput), to.element,
+      act("operator", "Preview", `Reset offsets of ${name}`, "reset", () => ({ group: name, topic: topicInput.value, to: to.value() }))),
+    h("h2", {}, "Settings"),
+    groupSettings(found, () => group(parameters, place)),
+    h("div", { class: "bar" }, act("admin", "Delete", `Delete group ${name}`, "group-delete", { group: name }, { danger: true, confirm: name, done: () => { location.hash = route("groups"); } })),
   );
-  await history.start();
-  return history.update;
+  await Promise.all([history.start(), rebalances.update()]);
+  return async () => { await Promise.all([history.update(), rebalances.update()]); };
 }
 
 // The queues of a member, topic by topic.

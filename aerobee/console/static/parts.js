@@ -90,34 +90,64 @@ export function timeZone() {
   return Intl.DateTimeFormat().resolvedOptions().timeZone || "this browser's time zone";
 }
 
-const STATES = { OK: "good", WARN: "warn", REWIND: "warn", UNKNOWN: "soft" };
+// Colour and meaning of each lag state; those that are not here are red.
+const STATES = {
+  OK: ["good", ""], WARN: ["warn", "lag grows"], STALL: ["bad", "does not advance"], STOP: ["bad", "no consumer"], REWIND: ["warn", "moved back"],
+  BLOCKED: ["bad", "queue locked"], MISMATCH: ["bad", "subscriptions differ"], UNKNOWN: ["soft", "observed too briefly"],
+};
 
 export function state(value, reason) {
-  return h("span", { class: `state ${STATES[value] || "bad"}`, title: reason || null }, value);
+  const [kind, words] = STATES[value] || ["bad", ""];
+  return h("span", { class: `state ${kind}`, title: reason || null }, value, words ? h("span", { class: "soft words" }, ` ${words}`) : null);
 }
 
-// How each table is sorted, by its caption without numbers: kept while a page is drawn again.
+// How each table is sorted and filtered, by its caption without numbers: kept while a page is drawn again.
 const sorted = new Map();
-const UNSORTED = new Set(["Actions", "Change", "Select"]);
+const narrowed = new Map();
+const UNSORTED = new Set(["Change", "Select"]);
+const FILTERED_ROWS = 8; // a table with as many rows has a filter
+const SHORT = 24; // characters of a cell that is not wrapped
 
-// columns: [title, row => content, "number"?, row => value to sort by?]. Without the value the text of the cell is compared.
-export function table(caption, columns, rows, empty) {
+// columns: [title, row => content, "number"?, row => value to sort by?, name of the order at the server?]. Without the value the text of the
+// cell is compared. `remote`: { sort, way, set } of a list that the server sorts and filters.
+export function table(caption, columns, rows, empty, remote = null) {
   if (!rows.length) return h("p", { class: "soft" }, empty || "None.");
   const key = `${location.hash.split("?")[0]} ${caption.replace(/[\d,]+/g, "#")}`;
-  const body = h("tbody");
-  const lines = rows.map((row, at) => ({ row, at, element: h("tr", {}, columns.map(([, cell, kind]) => h("td", { class: kind }, cell(row)))) }));
-  const heads = columns.map(([title, , kind], at) => h("th", { scope: "col", class: kind }, title && rows.length > 1 && !UNSORTED.has(title)
-    ? h("button", { type: "button", class: "sort", onclick: () => { sorted.set(key, next(sorted.get(key), at)); arrange(); } }, title) : title));
+  const body = h("tbody", { role: "rowgroup" });
+  const lines = rows.map((row, at) => ({ row, at, element: h("tr", { role: "row" }, columns.map(([title, cell, kind]) => {
+    const element = h("td", { role: "cell", class: kind, "data-title": title }, cell(row));
+    if (element.textContent.length <= SHORT && !element.querySelector(".bar")) element.classList.add("short");
+    return element;
+  })) }));
+  const isSortable = (title, order) => title && rows.length > 1 && !UNSORTED.has(title) && (!remote || order);
+  const turn = (at, order) => {
+    if (remote) { remote.set(...nextOrder(remote, order)); return; }
+    sorted.set(key, next(sorted.get(key), at));
+    arrange();
+  };
+  const heads = columns.map(([title, , kind, , order], at) => h("th", { scope: "col", role: "columnheader", class: kind }, isSortable(title, order)
+    ? h("button", { type: "button", class: "sort", onclick: () => turn(at, order) }, title) : title));
   const value = (line, at) => (columns[at][3] ? columns[at][3](line.row) : sortable(line.element.children[at].textContent, columns[at][2] === "number"));
   function arrange() {
-    const [at, way] = sorted.get(key) || [-1, 0];
-    const order = at < 0 || at >= columns.length ? lines : [...lines].sort((one, other) => way * compare(value(one, at), value(other, at)) || one.at - other.at);
+    const [at, way] = remote ? [columns.findIndex((column) => column[4] && column[4] === remote.sort), remote.way === "down" ? -1 : 1] : sorted.get(key) || [-1, 0];
+    const wanted = remote ? "" : (narrowed.get(key) || "").toLowerCase();
+    const shown = wanted ? lines.filter((line) => line.element.textContent.toLowerCase().includes(wanted)) : lines;
+    const order = remote || at < 0 || at >= columns.length ? shown : [...shown].sort((one, other) => way * compare(value(one, at), value(other, at)) || one.at - other.at);
     heads.forEach((head, which) => { if (which === at) head.setAttribute("aria-sort", way > 0 ? "ascending" : "descending"); else head.removeAttribute("aria-sort"); });
     body.replaceChildren(...order.map((line) => line.element));
+    matches.textContent = wanted ? `${count(shown.length)} of ${count(lines.length)}` : "";
   }
+  const matches = h("span", { class: "soft", role: "status" });
+  const input = h("input", { type: "search", value: narrowed.get(key) || "", placeholder: "Filter rows", "aria-label": `Show rows of ${caption} with`, oninput: () => { narrowed.set(key, input.value.trim()); arrange(); } });
   arrange();
-  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
-    h("table", {}, h("caption", {}, caption), h("thead", {}, h("tr", {}, heads)), body));
+  const region = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
+    h("table", { role: "table", class: "rows" }, h("caption", {}, caption), h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, heads)), body));
+  return remote || rows.length < FILTERED_ROWS ? region : h("div", {}, h("div", { class: "bar narrow" }, input, matches), region);
+}
+
+function nextOrder({ sort, way }, order) {
+  if (sort !== order) return [order, "down"];
+  return way === "down" ? [order, "up"] : ["", ""];
 }
 
 // Down, up, and then the order of the page again.
@@ -145,6 +175,7 @@ export function tiles(...pairs) {
 }
 
 export function field(title, input) {
+  if (input.tagName === "SELECT") input.setAttribute("aria-label", title); // the label's text has the options, too
   return h("label", {}, title, input);
 }
 
@@ -193,25 +224,6 @@ export function command(text) {
   return h("div", { class: "command" }, h("pre", { tabindex: "0", "aria-label": "Equivalent command" }, text), copy);
 }
 
-// A long list: a filter, and `shown` rows until the user requests more.
-export function filtered(title, rows, name, draw, initial = "") {
-  let shown = 200;
-  const place = h("div");
-  const input = h("input", { type: "search", value: initial, oninput: () => { shown = 200; redraw(); } });
-  const redraw = () => {
-    const wanted = input.value.trim().toLowerCase();
-    const found = rows.filter((row) => name(row).toLowerCase().includes(wanted));
-    const more = found.length > shown
-      ? h("p", {}, h("button", { type: "button", onclick: () => { shown += 1000; redraw(); } }, `Show more of ${count(found.length)}`)) : null;
-    place.replaceChildren(draw(found.slice(0, shown)), ...(more ? [more] : []));
-  };
-  redraw();
-  return {
-    element: h("div", {}, h("div", { class: "bar" }, field(title, input)), place),
-    update(next) { rows = next; redraw(); },
-  };
-}
-
 // A list that the server sends in pages of a hundred rows, with a filter and buttons for the previous and next page.
 export async function paged(title, ask, draw, initial = "") {
   let offset = 0;
@@ -221,16 +233,17 @@ export async function paged(title, ask, draw, initial = "") {
   const turn = (text, by) => h("button", { type: "button", onclick: () => { offset = Math.max(0, offset + by); redraw(); } }, text);
   const back = turn("Previous", -PAGE_ROWS);
   const on = turn("Next", PAGE_ROWS);
+  let order = { sort: "", way: "" };
   let typing = 0;
   const input = h("input", { type: "search", value: initial, oninput: () => { offset = 0; clearTimeout(typing); typing = setTimeout(redraw, 150); } });
   const redraw = async () => {
     asked += 1;
     const mine = asked;
     try {
-      const found = await ask({ filter: input.value.trim(), offset, count: PAGE_ROWS });
+      const found = await ask({ filter: input.value.trim(), offset, count: PAGE_ROWS, ...order });
       if (mine !== asked) return; // the late reply to an older request
       if (offset >= found.total && offset > 0) { offset = 0; redraw(); return; }
-      place.replaceChildren(draw(found.rows, found.total));
+      place.replaceChildren(draw(found.rows, found.total, { ...order, set: (sort, way) => { order = { sort, way }; offset = 0; redraw(); } }));
       where.textContent = found.total > found.rows.length ? `${count(offset + 1)} to ${count(offset + found.rows.length)} of ${count(found.total)}` : "";
       back.hidden = offset === 0;
       on.hidden = offset + found.rows.length >= found.total;

@@ -24,7 +24,7 @@ function group(found, controllers, done) {
     ["Disk", (row) => (row.disk === null || row.disk === undefined || row.disk < 0 ? "–" : h("span", { class: row.disk >= 0.85 ? "bad" : null }, `${Math.round(row.disk * 100)} %`)), "number"],
   ];
   if (controllers) {
-    columns.push(["Actions", (row) => (row.role === "slave" && row.controller_id !== null && row.is_in_sync
+    columns.push(["Change", (row) => (row.role === "slave" && row.controller_id !== null && row.is_in_sync
       ? act("admin", "Make master", `Make ${row.address} the master of ${found.name}`, "elect", { broker: found.name, id: row.controller_id }, { done }) : "–")]);
   }
   return h("section", { class: found.trouble || found.brokers.some((row) => row.trouble) ? "card wrong" : "card", "aria-label": `Group ${found.name}` },

@@ -12,17 +12,17 @@ def row(**fields: Any) -> dict[str, Any]:
 
 
 def test_a_healthy_cluster_has_no_problem() -> None:
-    slave = row(role="slave", address="10.0.0.2:10911", ha={"haTrouble": ""})
-    master = row(ha={"haReplicas": "10.0.0.2:10912 lag=0 in-sync"})
+    slave = row(role="slave", address="10.0.0.2:10911", ha={"ha_trouble": ""})
+    master = row(ha={"ha_replicas": "10.0.0.2:10912 lag=0 in-sync"})
     assert problems([master, slave], [], {"billing": 0}) == []
 
 
 def test_each_kind_of_problem_is_listed_with_its_page() -> None:
     brokers = [
         row(
-            disk=0.91, ha={"haReplicas": "10.0.0.2:1 lag=9 not in sync: too slow;3@10.0.0.3:1 lag=0 in-sync"}
+            disk=0.91, ha={"ha_replicas": "10.0.0.2:1 lag=9 not in sync: too slow;3@10.0.0.3:1 lag=0 in-sync"}
         ),
-        row(role="slave", address="10.0.0.2:10911", ha={"haTrouble": "it is not connected"}),
+        row(role="slave", address="10.0.0.2:10911", ha={"ha_trouble": "it is not connected"}),
         row(role="slave", address="10.0.0.3:10911", error="refused"),
         row(name="broker-b", role="slave", address="10.0.0.4:10911"),
     ]
@@ -37,3 +37,10 @@ def test_each_kind_of_problem_is_listed_with_its_page() -> None:
         ("Lag", "group", "billing"),
         ("Dead letters", "dlq", "billing"),
     ]
+
+
+def test_groups_that_consume_are_warnings_and_the_others_are_bad() -> None:
+    states = ("WARN", "REWIND", "STALL", "STOP", "BLOCKED", "MISMATCH")
+    groups = [{"name": state, "state": state, "reason": "lag"} for state in states]
+    levels = {each["name"]: each["level"] for each in problems([], groups, {})}
+    assert levels == {state: "warn" if state in ("WARN", "REWIND") else "bad" for state in states}
