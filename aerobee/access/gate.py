@@ -103,8 +103,11 @@ class Gate:
             for code, handler in handlers.items()
         }
 
-    def check(self, peer: Peer, request: RemotingCommand) -> None:
-        """Return if the request may be served, and set the peer's `principal` to its user. Raises RemoteError (16)."""
+    def check(self, peer: Peer, request: RemotingCommand, *, trusts_own: bool = True) -> None:
+        """Return if the request may be served, and set the peer's `principal` to its user. Raises RemoteError (16).
+
+        `trusts_own`: an open gate accepts administrators' requests of this machine.
+        """
         host = peer.host_port[0]
         who = ""
         try:
@@ -114,12 +117,15 @@ class Gate:
                 self._keeper is None
                 and not self._admin_open
                 and is_admin(request)
-                and not self._is_own(peer, request)
+                and not (trusts_own and self._is_own(peer, request))
             ):
+                served_to = (
+                    f"peers on this server's own machine only, not to {host}" if trusts_own else "no client"
+                )
                 raise RemoteError(
                     ResponseCode.NO_PERMISSION,
-                    f"{request_name(request.code)} is an administrator's request and is served to peers on this server's own machine "
-                    f"only, not to {host}: turn on {self._closed_by} and sign it, or set adminOpen=true",
+                    f"{request_name(request.code)} is an administrator's request and is served to {served_to}: turn on {self._closed_by} "
+                    "and sign it, or set adminOpen=true",
                 )
         except RemoteError as refusal:
             self.refused_count += 1

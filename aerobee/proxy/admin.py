@@ -1,7 +1,6 @@
 """RPCs of the Admin service that a proxy answers: about topics of the whole cluster, and about its own clients.
 
-It serves them with access control to users who may read (Get) or change (Update) the cluster, and without it only if adminOpen is set: a
-loopback address proves nothing here, because a balancer on the same machine has one. RPCs that need a broker's own data are UNIMPLEMENTED.
+It serves them with access control to users who may read (Get) or change (Update) the cluster, and without it only if adminOpen is set. RPCs that need a broker's own data are UNIMPLEMENTED.
 """
 
 from __future__ import annotations
@@ -41,12 +40,9 @@ CLIENTS_SHOWN_MAX = 10_000
 class ProxyAdmin:
     """Serves these RPCs."""
 
-    def __init__(
-        self, cluster: ProxyCluster, clients: ClientTable, access: RpcAccess, *, admin_open: bool
-    ) -> None:
+    def __init__(self, cluster: ProxyCluster, clients: ClientTable, access: RpcAccess) -> None:
         self._cluster = cluster
         self._clients = clients
-        self._is_open = access.is_closed or admin_open
         self._calls = AdminCalls(BrokerRequests({}, access), access)
 
     def rpcs(self) -> tuple[Rpc, ...]:
@@ -65,7 +61,7 @@ class ProxyAdmin:
         self, context: RpcContext, request: pb.ChangeLogLevelRequest
     ) -> pb.ChangeLogLevelResponse:
         """Set the level of the process's log until it ends. Raises RpcRefused."""
-        self._may_change(context)
+        self._calls.may_change(context)
         level = LEVELS.get(request.level)
         if level is None:
             raise RpcRefused(pb.BAD_REQUEST, f"level {request.level} is not known")
@@ -78,7 +74,7 @@ class ProxyAdmin:
         self, context: RpcContext, request: pb.GetProxyRuntimeStatsRequest
     ) -> pb.GetProxyRuntimeStatsResponse:
         """The proxy's clients; it does not count messages. Raises RpcRefused."""
-        self._may_read(context)
+        self._calls.may_read(context)
         clients = list(self._clients.all())
         return pb.GetProxyRuntimeStatsResponse(
             status=status(),
@@ -93,7 +89,7 @@ class ProxyAdmin:
         self, context: RpcContext, request: pb.DescribeTopicStatusRequest
     ) -> pb.DescribeTopicStatusResponse:
         """The type of a topic. Raises RpcRefused, AerobeeError."""
-        self._may_read(context)
+        self._calls.may_read(context)
         name = topic_name(request.topic)
         self._calls.check(context, RequestCode.GET_TOPIC_CONFIG, {"topic": name})
         await self._cluster.route(name)
@@ -106,7 +102,7 @@ class ProxyAdmin:
         self, context: RpcContext, request: pb.GetTopicRouteRequest
     ) -> pb.GetTopicRouteResponse:
         """A topic's route at the NameServers, as remoting's JSON. Raises RpcRefused, AerobeeError."""
-        self._may_read(context)
+        self._calls.may_read(context)
         name = topic_name(request.topic)
         self._calls.check(context, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": name})
         route = await self._cluster.route(name)
@@ -117,7 +113,7 @@ class ProxyAdmin:
         self, context: RpcContext, request: pb.ListConsumerConnectionRequest
     ) -> pb.ListConsumerConnectionResponse:
         """The clients of a group at this proxy, of one topic if the request names it. Raises RpcRefused."""
-        self._may_read(context)
+        self._calls.may_read(context)
         group = group_name(request.group)
         self._calls.check(context, RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": group})
         topic = topic_name(request.topic) if request.HasField("topic") else ""
@@ -137,7 +133,7 @@ class ProxyAdmin:
         self, context: RpcContext, request: pb.PrintThreadStackTraceRequest
     ) -> pb.PrintThreadStackTraceResponse:
         """The stacks of a consumer's threads, from a client of this proxy. Raises RpcRefused, AerobeeError."""
-        self._may_read(context)
+        self._calls.may_read(context)
         group = group_name(request.group)
         fields = {"consumerGroup": group, "clientId": request.client_id}
         self._calls.check(context, RequestCode.GET_CONSUMER_RUNNING_INFO, fields)
@@ -154,7 +150,7 @@ class ProxyAdmin:
         self, context: RpcContext, request: pb.ResetGroupOffsetRequest
     ) -> pb.ResetGroupOffsetResponse:
         """Continue a group at the first message stored at or after a time, at every broker of the topic. Raises RpcRefused, AerobeeError."""
-        self._may_change(context)
+        self._calls.may_change(context)
         topic, group = topic_name(request.topic), group_name(request.group)
         code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
         self._calls.check(context, code, {"topic": topic, "group": group})
@@ -176,19 +172,6 @@ class ProxyAdmin:
             consumers = client.heartbeat.consumer_data_set if client.heartbeat else ()
             if any(each.group_name == group for each in consumers):
                 yield client
-
-    def _may_read(self, context: RpcContext) -> None:
-        self._require_open()
-        self._calls.may_read(context)
-
-    def _may_change(self, context: RpcContext) -> None:
-        self._require_open()
-        self._calls.may_change(context)
-
-    def _require_open(self) -> None:
-        if not self._is_open:
-            text = "the Admin service of this proxy is off: turn on aclEnable or authenticationEnabled, or set adminOpen=true"
-            raise RpcRefused(pb.UNAUTHORIZED, text)
 
 
 def _topics_of(client: GrpcClient) -> set[str]:

@@ -33,7 +33,6 @@ def make_rpcs(
     renewals: ProxyRenewals,
     clients: ClientTable,
     gate: Gate,
-    admin_open: bool,
     clock: Clock,
 ) -> tuple[Rpc, ...]:
     """Every RPC that is served, each behind `gate`."""
@@ -74,5 +73,5 @@ def make_rpcs(
         unary("UpdateOffset", pulls.update_offset),
         unary("GetOffset", pulls.get_offset),
         unary("QueryOffset", pulls.query_offset),
-        *ProxyAdmin(cluster, clients, access, admin_open=admin_open).rpcs(),
+        *ProxyAdmin(cluster, clients, access).rpcs(),
     )

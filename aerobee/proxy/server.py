@@ -176,7 +176,6 @@ class ProxyServer:
                 renewals=self._renewals,
                 clients=self.clients,
                 gate=access.gate,
-                admin_open=self._access_config.admin_open,
                 clock=self._clock,
             ),
             clock=self._clock,

@@ -1,7 +1,7 @@
 """What the RPCs of the Admin service share: the permission, and requests to the handlers of remoting's administration.
 
 Every call needs a permission on the cluster, Get to read and Update to change, besides those of its counterpart of remoting.
-Without access control it is served to peers on the broker's machine alone, unless adminOpen is set.
+Without access control no call is served, unless adminOpen is set.
 """
 
 from __future__ import annotations
