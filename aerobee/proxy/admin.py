@@ -13,8 +13,9 @@ from importlib.metadata import version
 
 from aerobee.broker.grpc.access import RpcAccess
 from aerobee.broker.grpc.admin_calls import AdminCalls
+from aerobee.broker.grpc.admin_forms import TYPES
 from aerobee.broker.grpc.admin_rpcs import admin_rpc, log_level_rpc
-from aerobee.broker.grpc.admin_server import LEVELS, TYPES
+from aerobee.broker.grpc.admin_server import LEVELS
 from aerobee.broker.grpc.client import GrpcClient
 from aerobee.broker.grpc.client_table import ClientTable
 from aerobee.broker.grpc.names import group_name, topic_name

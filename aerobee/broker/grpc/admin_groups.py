@@ -7,6 +7,16 @@ from collections.abc import Iterable
 
 from aerobee.broker.consumer.queue_lag import queue_position
 from aerobee.broker.grpc.admin_calls import AdminCalls
+from aerobee.broker.grpc.admin_forms import (
+    MODELS,
+    TOPICS_NAMED_MAX,
+    client_info,
+    filter_expression,
+    named_topics,
+    subscription_info,
+    sum_lags,
+    time_spans,
+)
 from aerobee.broker.grpc.names import group_name, topic_name
 from aerobee.broker.grpc.refusal import RpcRefused, status
 from aerobee.broker.grpc.rpc import RpcContext
@@ -14,23 +24,17 @@ from aerobee.broker.grpc.times import set_ms, timestamp_ms
 from aerobee.broker.lite.lite_service import LiteService
 from aerobee.broker.parts.parts import BrokerParts
 from aerobee.grpc.proto import messages as pb
-from aerobee.host_port import split_address
 from aerobee.lite_topic import lite_queue, lite_topic_fault
 from aerobee.message import RETRY_PREFIX
 from aerobee.remoting import fastjson
 from aerobee.remoting.body import json_fields
-from aerobee.remoting.body.connection_info import ConnectionInfo
 from aerobee.remoting.body.consumer_connection import ConsumerConnection
 from aerobee.remoting.body.group_list import GroupList
-from aerobee.remoting.body.message_queue import queue_from_dict
-from aerobee.remoting.body.subscription import TYPE_SQL92, SubscriptionData
 from aerobee.remoting.body.topic_list import TopicList
 from aerobee.remoting.codes import RequestCode
 from aerobee.store.queue.queue_table import LMQ_QUEUE_ID
 
-TOPICS_NAMED_MAX = 1_000  # of one request
 QUEUES_PER_TURN = 64  # whose store times are read before other requests are served
-_MODELS = {"CLUSTERING": pb.CLUSTERING, "BROADCASTING": pb.BROADCASTING}
 
 
 class AdminGroupRpcs:
@@ -71,10 +75,10 @@ class AdminGroupRpcs:
                     if expression is None:
                         continue
                     shown = self._subscription(group, topic, connection)
-                    shown.expression.CopyFrom(_expression(expression))
+                    shown.expression.CopyFrom(filter_expression(expression))
                     found.append(
                         pb.ClientSubscriptionInfo(
-                            client=_client(client, connection.message_model), subscription=shown
+                            client=client_info(client, MODELS[connection.message_model]), subscription=shown
                         )
                     )
         return pb.DescribeSubscriptionResponse(status=status(), client_subscriptions=found)
@@ -125,24 +129,15 @@ class AdminGroupRpcs:
     def _subscription(
         self, group: str, topic: str, connection: ConsumerConnection | None
     ) -> pb.SubscriptionInfo:
-        data = None if connection is None else connection.subscription_table.get(topic)
-        shown = pb.SubscriptionInfo(
-            group=pb.Resource(name=group),
-            topic=pb.Resource(name=topic),
-            online=connection is not None,
-            message_model=pb.MESSAGE_MODEL_UNSPECIFIED
+        model = (
+            pb.MESSAGE_MODEL_UNSPECIFIED
             if connection is None
-            else self._model(group, connection.message_model),
-            subscription_consistency=connection is None
-            or not any(each["topic"] == topic for each in connection.subscription_conflicts),
+            else self._model(group, connection.message_model)
         )
-        if data is not None:
-            shown.expression.CopyFrom(_expression(_spelled(data)))
-            set_ms(shown.last_update_timestamp, max(0, data.sub_version))
-        return shown
+        return subscription_info(group, topic, connection, model)
 
     def _model(self, group: str, name: str) -> pb.MessageModel:
-        return pb.LITE_SELECTIVE if self._lite.group(group) is not None else _MODELS[name]
+        return pb.LITE_SELECTIVE if self._lite.group(group) is not None else MODELS[name]
 
     # --- members
 
@@ -172,9 +167,7 @@ class AdminGroupRpcs:
             ids = {each.client_id for each in subscribers}
             clients = [each for each in clients if each.client_id in ids]
         model = self._model(group, connection.message_model)
-        shown = [_client(each, connection.message_model) for each in clients]
-        for each in shown:
-            each.message_model = model
+        shown = [client_info(each, model) for each in clients]
         return pb.ListConsumerConnectionResponse(status=status(), clients=shown)
 
     async def _connection(self, context: RpcContext, group: str) -> ConsumerConnection | None:
@@ -190,7 +183,7 @@ class AdminGroupRpcs:
         """The lag of a group, by topic and of one lite topic. Raises RpcRefused, RemoteError."""
         self._calls.may_read(context)
         group = group_name(request.group)
-        named = _topics(request.topics)
+        named = named_topics(request.topics)
         ext = {"consumerGroup": group, "topicList": ";".join(named)}
         self._calls.check(context, RequestCode.GET_CONSUME_STATS, ext)
         topics = named or self._parts.offsets.topics_of(group)[:TOPICS_NAMED_MAX]
@@ -205,7 +198,9 @@ class AdminGroupRpcs:
                 if queue_id % QUEUES_PER_TURN == QUEUES_PER_TURN - 1:
                     await asyncio.sleep(0)
             await self._finish(context, group, topic, found)
-        response = pb.DescribeGroupAccumulationResponse(status=status(), accumulation=_sum(by_topic.values()))
+        response = pb.DescribeGroupAccumulationResponse(
+            status=status(), accumulation=sum_lags(by_topic.values())
+        )
         for topic, found in by_topic.items():
             response.topic_accumulation[topic].CopyFrom(found)
         if request.HasField("lite_topic"):
@@ -273,79 +268,11 @@ class AdminGroupRpcs:
         self._calls.may_read(context)
         group = group_name(request.group)
         found: list[pb.QueueTimeSpan] = []
-        for topic in _topics(request.topics):
+        for topic in named_topics(request.topics):
             found += await self._spans(context, group, topic)
         return pb.QueryTimeSpanResponse(status=status(), time_spans=found)
 
     async def _spans(self, context: RpcContext, group: str, topic: str) -> list[pb.QueueTimeSpan]:
         code = RequestCode.QUERY_CONSUME_TIME_SPAN
         reply = await self._calls.ask(context, code, topic=topic, group=group)
-        rows = json_fields.objects(fastjson.loads_object(reply.body, "time spans"), "consumeTimeSpanSet")
-        found = []
-        for row in rows:
-            queue = queue_from_dict(json_fields.mapping(row, "messageQueue"))
-            shown = pb.MessageQueue(
-                topic=pb.Resource(name=queue.topic),
-                id=queue.queue_id,
-                broker=pb.Broker(name=queue.broker_name, id=self._parts.identity.broker_id),
-            )
-            found.append(
-                pb.QueueTimeSpan(
-                    message_queue=shown,
-                    min_timestamp=json_fields.integer(row, "minTimeStamp"),
-                    max_timestamp=json_fields.integer(row, "maxTimeStamp"),
-                    consume_timestamp=json_fields.integer(row, "consumeTimeStamp"),
-                    delay_time_ms=json_fields.integer(row, "delayTime"),
-                )
-            )
-        return found
-
-
-def _topics(resources: Iterable[pb.Resource]) -> list[str]:
-    found = [topic_name(each) for each in resources]
-    if len(found) > TOPICS_NAMED_MAX:
-        raise RpcRefused(
-            pb.BAD_REQUEST, f"the request names {len(found)} topics, at most {TOPICS_NAMED_MAX} are allowed"
-        )
-    return found
-
-
-def _sum(lags: Iterable[pb.GroupAccumulation]) -> pb.GroupAccumulation:
-    whole = pb.GroupAccumulation()
-    late = (0, 0)
-    for each in lags:
-        whole.inflight_messages += each.inflight_messages
-        whole.ready_messages += each.ready_messages
-        whole.accumulation += each.accumulation
-        whole.last_consume_timestamp = max(whole.last_consume_timestamp, each.last_consume_timestamp)
-        late = max(late, (each.deliver_delay_time.seconds, each.deliver_delay_time.nanos))
-    whole.deliver_delay_time.seconds, whole.deliver_delay_time.nanos = late
-    return whole
-
-
-def _client(info: ConnectionInfo, model: str) -> pb.ClientInfo:
-    address = info.client_addr.removeprefix("/")
-    try:
-        host = split_address(address)[0]
-    except ValueError:
-        host = address
-    return pb.ClientInfo(
-        client_id=info.client_id,
-        version=str(info.version),
-        language=str(info.language),
-        hostname=info.client_id.partition("@")[0],
-        egress_ip=host,
-        message_model=_MODELS[model],
-    )
-
-
-def _spelled(data: SubscriptionData) -> str:
-    return f"{data.expression_type} {data.sub_string}" if not data.is_tag_filter else data.sub_string
-
-
-def _expression(text: str) -> pb.FilterExpression:
-    """An expression as subscription_conflict.Wanted has it: that of another type has its name in front."""
-    prefix = f"{TYPE_SQL92} "
-    if text.startswith(prefix):
-        return pb.FilterExpression(type=pb.SQL, expression=text.removeprefix(prefix))
-    return pb.FilterExpression(type=pb.TAG, expression=text)
+        return time_spans(reply.body, self._parts.identity.broker_id)

@@ -3,41 +3,39 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from aerobee.broker.filter.sql92 import FilterSyntaxError
 from aerobee.broker.grpc.admin_calls import AdminCalls
-from aerobee.broker.grpc.message_form import delivered_message
+from aerobee.broker.grpc.admin_forms import (
+    BATCH_COUNT,
+    MESSAGES_MAX,
+    count_of,
+    has_key,
+    page_of,
+    query_response,
+    records_of,
+    sent_message,
+    time_range,
+    verify_response,
+)
 from aerobee.broker.grpc.names import group_name, topic_name
-from aerobee.broker.grpc.refusal import RpcRefused, status
+from aerobee.broker.grpc.refusal import RpcRefused
 from aerobee.broker.grpc.rpc import RpcContext
 from aerobee.broker.grpc.send_message import SendRpc
-from aerobee.broker.grpc.times import timestamp_ms
 from aerobee.broker.parts.parts import BrokerParts
 from aerobee.errors import RemoteError
 from aerobee.grpc.proto import messages as pb
 from aerobee.lite_topic import lite_queue, lite_topic_fault
-from aerobee.message import Record, decode_record
-from aerobee.property_names import UNIQUE_KEY
-from aerobee.remoting import fastjson
-from aerobee.remoting.body import json_fields
+from aerobee.message import Record
 from aerobee.remoting.body.subscription import parse_tags
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.protocol import OFFSET_MAX, TYPE_ATTRIBUTE
 from aerobee.remoting.signature import UNIQUE_KEY_QUERY
 from aerobee.store.queue.queue_table import LMQ_QUEUE_ID
 
-MESSAGES_MAX = 64  # of one response
 SCANNED_MAX = 2_000  # messages that one call reads: a scroll_id says where the next one continues
-BATCH_COUNT = 32
-_TYPES = {
-    "FIFO": pb.FIFO,
-    "DELAY": pb.DELAY,
-    "TRANSACTION": pb.TRANSACTION,
-    "LITE": pb.LITE,
-    "PRIORITY": pb.PRIORITY,
-}
 
 
 class Scroll(NamedTuple):
@@ -67,18 +65,13 @@ class AdminMessageRpcs:
         """
         self._calls.may_read(context)
         topic = topic_name(request.topic)
-        count = min(max(1, request.page_size or request.max_message_nums or BATCH_COUNT), MESSAGES_MAX)
-        begin_ms = max(0, timestamp_ms(request.begin_timestamp)) if request.HasField("begin_timestamp") else 0
-        end_ms = OFFSET_MAX
-        if request.HasField("end_timestamp"):
-            end_ms = max(0, timestamp_ms(request.end_timestamp))
+        count, (begin_ms, end_ms) = count_of(request), time_range(request)
         kind = request.WhichOneof("search_key")
         if kind in ("message_id", "message_key"):
             is_id = kind == "message_id"
             key = request.message_id if is_id else request.message_key
-            records = await self._by_key(context, topic, key, count, begin_ms, end_ms, is_id=is_id)
-            skipped = max(0, request.page_num - 1) * count if request.HasField("page_num") else 0
-            return _response(topic, records[skipped : skipped + count])
+            records = await self._by_key(context, topic, key, begin_ms, end_ms, is_id=is_id)
+            return query_response(topic, page_of(request, records))
         self._calls.check(context, RequestCode.QUERY_MESSAGE, {"topic": topic})
         wanted: Callable[[Record, bytes], bool] = _everything
         if kind == "lite_topic":
@@ -91,15 +84,7 @@ class AdminMessageRpcs:
         return await self._scan(topic, stored, queues, wanted, start, count, begin_ms, end_ms)
 
     async def _by_key(
-        self,
-        context: RpcContext,
-        topic: str,
-        key: str,
-        count: int,
-        begin_ms: int,
-        end_ms: int,
-        *,
-        is_id: bool,
+        self, context: RpcContext, topic: str, key: str, begin_ms: int, end_ms: int, *, is_id: bool
     ) -> list[Record]:
         if not key.strip():
             raise RpcRefused(pb.BAD_REQUEST, "the message id or key is blank")
@@ -113,11 +98,8 @@ class AdminMessageRpcs:
             if error.code != ResponseCode.QUERY_NOT_FOUND:
                 raise
             return []
-        records = _records(reply.body)
-        # The index knows hashes: another key may have the same.
-        if is_id:
-            return [each for each in records if each.properties.get(UNIQUE_KEY) == key][:count]
-        return [each for each in records if key in each.properties.get("KEYS", "").split(" ")]
+        wanted = has_key(key, is_id=is_id)
+        return [record for record, _ in records_of(reply.body) if wanted(record)]
 
     def _queues(self, topic: str, request: pb.ListMessageRequest) -> list[int]:
         config = self._parts.topics.get(topic)
@@ -168,10 +150,10 @@ class AdminMessageRpcs:
                 offset = max(offset, store.offset_by_time(stored, queue_id, begin_ms))
             while offset < store.max_offset(stored, queue_id):
                 if len(found) >= count or left <= 0:
-                    return _response(topic, found, Scroll(queue_id, offset))
+                    return query_response(topic, found, Scroll(queue_id, offset))
                 want = min(BATCH_COUNT, count - len(found))
                 result = await store.get_messages_cold(stored, queue_id, offset, count_max=want)
-                for record, data in _with_data(result.body):
+                for record, data in records_of(result.body):
                     left -= 1
                     if record.store_timestamp > end_ms:
                         break
@@ -184,7 +166,7 @@ class AdminMessageRpcs:
                     await asyncio.sleep(0)
                     continue
                 break
-        return _response(topic, found)
+        return query_response(topic, found)
 
     # --- VerifyMessage
 
@@ -192,7 +174,7 @@ class AdminMessageRpcs:
         """Let one client consume a message once more. Raises RpcRefused, RemoteError."""
         self._calls.may_change(context)
         topic, group = topic_name(request.topic), group_name(request.group)
-        records = await self._by_key(context, topic, request.message_id, 1, 0, OFFSET_MAX, is_id=True)
+        records = await self._by_key(context, topic, request.message_id, 0, OFFSET_MAX, is_id=True)
         if not records:
             text = f"topic {topic} has no message {request.message_id[:80]}"
             raise RpcRefused(pb.MESSAGE_NOT_FOUND, text)
@@ -204,13 +186,7 @@ class AdminMessageRpcs:
             clientId=request.client_id,
             msgId=records[0].offset_message_id,
         )
-        outcome = fastjson.loads_object(reply.body, "ConsumeMessageDirectlyResult")
-        result, remark = json_fields.text(outcome, "consumeResult"), json_fields.text(outcome, "remark")
-        if result != "CR_SUCCESS":
-            return pb.VerifyMessageResponse(
-                status=status(pb.FAILED_TO_CONSUME_MESSAGE, f"{result} {remark}".strip())
-            )
-        return pb.VerifyMessageResponse(status=status())
+        return verify_response(reply.body)
 
     # --- AdminSendMessage
 
@@ -220,21 +196,10 @@ class AdminMessageRpcs:
         """Store a message as SendMessage does. Keys of ext_info have no effect here. Raises RpcRefused."""
         self._calls.may_change(context)
         name = topic_name(request.topic)
-        message = pb.Message(topic=pb.Resource(name=name), body=request.body)
-        message.user_properties.update(request.user_properties)
-        system = message.system_properties
-        system.CopyFrom(request.system_properties)
-        if request.HasField("tag"):
-            system.tag = request.tag
-        if request.HasField("key"):
-            system.keys.append(request.key)
-        if not system.message_id:
-            system.message_id = self._parts.unique_keys.next(self._parts.clock.now_ms())
-        if system.message_type == pb.MESSAGE_TYPE_UNSPECIFIED:
-            config = self._parts.topics.get(name)
-            kind = "" if config is None else config.attributes.get(TYPE_ATTRIBUTE, "")
-            system.message_type = _TYPES.get(kind, pb.NORMAL)
-        system.body_encoding = system.body_encoding or pb.IDENTITY
+        config = self._parts.topics.get(name)
+        kind = "" if config is None else config.attributes.get(TYPE_ATTRIBUTE, "")
+        message_id = self._parts.unique_keys.next(self._parts.clock.now_ms())
+        message = sent_message(request, kind, message_id)
         return self._sent(context, message)
 
     async def _sent(self, context: RpcContext, message: pb.Message) -> pb.AdminSendMessageResponse:
@@ -243,14 +208,6 @@ class AdminMessageRpcs:
         return pb.AdminSendMessageResponse(
             status=answer.status, message_id=message.system_properties.message_id
         )
-
-
-def _response(topic: str, records: list[Record], scroll: Scroll | None = None) -> pb.QueryMessageResponse:
-    messages = [delivered_message(record, topic=topic) for record in records]
-    found = status() if messages or scroll else status(pb.MESSAGE_NOT_FOUND, "no message matches")
-    return pb.QueryMessageResponse(
-        status=found, messages=messages, scroll_id="" if scroll is None else str(scroll)
-    )
 
 
 def _scroll(text: str) -> Scroll:
@@ -263,15 +220,3 @@ def _scroll(text: str) -> Scroll:
 
 def _everything(record: Record, data: bytes) -> bool:
     return True
-
-
-def _records(body: bytes) -> list[Record]:
-    return [record for record, _ in _with_data(body)]
-
-
-def _with_data(body: bytes) -> Iterator[tuple[Record, bytes]]:
-    at = 0
-    while at < len(body):
-        record = decode_record(body, at, check_crc=False)
-        yield record, body[at : at + record.total_size]
-        at += record.total_size

@@ -9,6 +9,7 @@ import logging
 from importlib.metadata import version
 
 from aerobee.broker.grpc.admin_calls import AdminCalls
+from aerobee.broker.grpc.admin_forms import TYPES, consumer_running_info
 from aerobee.broker.grpc.client_table import ClientTable
 from aerobee.broker.grpc.names import group_name, topic_name
 from aerobee.broker.grpc.refusal import RpcRefused, status
@@ -20,7 +21,6 @@ from aerobee.remoting import fastjson
 from aerobee.remoting.body.consumer_running_info import ConsumerRunningInfo
 from aerobee.remoting.body.kv_table import KVTable
 from aerobee.remoting.body.route import BrokerData, QueueData, TopicRouteData
-from aerobee.remoting.body.subscription import TYPE_SQL92
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.protocol import TYPE_ATTRIBUTE
 
@@ -32,14 +32,6 @@ LEVELS = {
     pb.ChangeLogLevelRequest.INFO: logging.INFO,
     pb.ChangeLogLevelRequest.WARN: logging.WARNING,
     pb.ChangeLogLevelRequest.ERROR: logging.ERROR,
-}
-TYPES = {
-    NORMAL: pb.NORMAL,
-    "FIFO": pb.FIFO,
-    "DELAY": pb.DELAY,
-    "TRANSACTION": pb.TRANSACTION,
-    "LITE": pb.LITE,
-    "PRIORITY": pb.PRIORITY,
 }
 
 
@@ -140,34 +132,9 @@ class AdminServerRpcs:
         """What a consumer reports of itself. Raises RpcRefused, RemoteError."""
         self._calls.may_read(context)
         info = await self._running_info(context, request.group, request.client_id, stacks="false")
-        shown = pb.ConsumerRunningInfo(properties=info.properties)
-        for item in info.subscription_set:
-            expression = shown.subscriptions[item.topic]
-            expression.type = pb.SQL if item.expression_type == TYPE_SQL92 else pb.TAG
-            expression.expression = item.sub_string
-        for queue, queued in info.mq_table.items():
-            shown.message_queues.add(
-                message_queue=pb.MessageQueue(
-                    topic=pb.Resource(name=queue.topic),
-                    id=queue.queue_id,
-                    broker=pb.Broker(name=queue.broker_name),
-                ),
-                process_queue_info=pb.ProcessQueueInfo(
-                    **{name: getattr(queued, name) for name in queued.__dataclass_fields__}
-                ),
-            )
-        for topic, rates in info.status_table.items():
-            shown.consume_statuses[topic].CopyFrom(
-                pb.ConsumeStatus(
-                    receive_rt=rates.pull_rt,
-                    receive_tps=rates.pull_tps,
-                    consume_rt=rates.consume_rt,
-                    consume_ok_tps=rates.consume_ok_tps,
-                    consume_failed_tps=rates.consume_failed_tps,
-                    consume_failed_msgs=rates.consume_failed_msgs,
-                )
-            )
-        return pb.GetConsumerRunningInfoResponse(status=status(), consumer_running_info=shown)
+        return pb.GetConsumerRunningInfoResponse(
+            status=status(), consumer_running_info=consumer_running_info(info)
+        )
 
     async def _running_info(
         self, context: RpcContext, group: pb.Resource, client_id: str, *, stacks: str

@@ -170,6 +170,7 @@ async def test_a_waiting_call_whose_user_is_refused_gets_unauthorized(world: Wor
     (pending,) = world.services.pops._waiting.everything()
     closed = Gate(
         keeper=UserKeeper(Users(MemoryTable(), MemoryTable()), CONFIG, lambda: "DefaultCluster"),
+        admin_open=False,
     )
     cast(Any, pending.call)._rpc._access = RpcAccess(closed)
     refusal = pending.refusal_by(lambda peer, request: None)
