@@ -113,7 +113,7 @@ def filter_expression(text: str) -> pb.FilterExpression:
 
 def time_spans(body: bytes, broker_id: int) -> list[pb.QueueTimeSpan]:
     """The answer to QUERY_CONSUME_TIME_SPAN. Raises MalformedFrame."""
-    rows = json_fields.objects(fastjson.loads_trusted(body, "time spans"), "consumeTimeSpanSet")
+    rows = json_fields.objects(fastjson.loads_object(body, "time spans"), "consumeTimeSpanSet")
     found = []
     for row in rows:
         queue = queue_from_dict(json_fields.mapping(row, "messageQueue"))
