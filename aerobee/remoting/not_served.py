@@ -16,7 +16,6 @@ NO_CONTAINER = (
 NO_COLD_CONTROL = (
     "reads of cold data run off the event loop and delay no other request: there is no flow control for them"
 )
-NO_LITE = "statistics of lite topics are not served"
 NO_ACL_REQUESTS = (
     "accounts of ACL 1.0 stand in plain_acl.yml, which is read again when it changes: no request changes them"
 )
@@ -30,19 +29,13 @@ WHY: Mapping[int, str] = {
     ),
     **dict.fromkeys(
         (
-            R.NOTIFY_UNSUBSCRIBE_LITE, R.GET_BROKER_LITE_INFO,
-            R.GET_PARENT_TOPIC_INFO, R.GET_LITE_TOPIC_INFO, R.GET_LITE_CLIENT_INFO, R.GET_LITE_GROUP_INFO, R.TRIGGER_LITE_DISPATCH,
-        ),
-        NO_LITE,
-    ),
-    **dict.fromkeys(
-        (
             R.UPDATE_AND_CREATE_ACL_CONFIG, R.DELETE_ACL_CONFIG, R.GET_BROKER_CLUSTER_ACL_INFO,
             R.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, R.GET_BROKER_CLUSTER_ACL_CONFIG,
         ),
         NO_ACL_REQUESTS,
     ),
     **dict.fromkeys((R.GET_BROKER_EPOCH_CACHE, R.NOTIFY_BROKER_ROLE_CHANGED), NO_CONTROLLER_MODE),
+    R.NOTIFY_UNSUBSCRIBE_LITE: "brokers send it to clients: no server takes it",
     R.ACK_LITE_MESSAGE: "a message of a lite topic is acknowledged by ACK_MESSAGE with its liteTopic",
     R.RESET_MASTER_FLUSH_OFFSET: "a slave continues from its own log, truncated to the part it shares with its master: the offset cannot be set manually",
     R.SET_COMMITLOG_READ_MODE: "the operating system chooses its read-ahead from the reads of the log: the mode cannot be set",

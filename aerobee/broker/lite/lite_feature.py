@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 from aerobee.broker.lite.lite_calls import LiteCalls
 from aerobee.broker.lite.lite_expiry import LiteExpiry
+from aerobee.broker.lite.lite_info import LiteInfoCalls
 from aerobee.broker.lite.lite_service import LiteService
 from aerobee.broker.parts.parts import BrokerParts
 from aerobee.broker.pop.pending_pops import PendingPops
@@ -76,6 +77,15 @@ class LiteTopics(Feature):
         pop.on_lite_free = self.service.on_free
         parts.pending_pulls.on_release_all(self.service.release_all)
         self._calls = LiteCalls(self.service, pop.withdrawals)
+        self._info = LiteInfoCalls(
+            service=self.service,
+            store=parts.store,
+            topics=parts.topics,
+            groups=parts.groups,
+            offsets=parts.offsets,
+            orders=pop.engine.orders,
+            lmqs=parts.lmqs,
+        )
         self._timer: Timer | None = None
         self._register_numbers()
 
@@ -89,7 +99,7 @@ class LiteTopics(Feature):
         )
 
     def handlers(self) -> Mapping[int, Handler]:
-        return self._calls.handlers()
+        return {**self._calls.handlers(), **self._info.handlers()}
 
     def runtime_info(self) -> Mapping[str, str]:
         return {"liteSubscriptions": str(self.service.subscriptions.count)}

@@ -9,7 +9,7 @@ Acknowledgements go to AckService under the LMQ's name. Source: PopLiteMessagePr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
@@ -49,6 +49,7 @@ SUBSCRIBERS_MAX = 100_000  # clients of all groups
 QUOTA_SLACK = 300  # lite topics of one request above the client's quota
 WILDCARD_REFUSED = "subscribe lite operation is not supported for this group"
 SILENT_MS = 180_000  # liteSubscriptionCheckTimeoutMills
+OFFERED_COUNT = 200  # subscriptions that offer_again() looks at in one event loop iteration
 
 
 class SyncAction(Enum):
@@ -277,6 +278,23 @@ class LiteService:
         if self._engine.position(want, lmq, LMQ_QUEUE_ID) < high:
             subscriber.ready[lmq] = None
             self._waiting.wake(subscriber.topic, _key(subscriber.group, subscriber.client_id))
+
+    def offer_again(self, group: str, client_id: str = "") -> Iterator[None]:
+        """Look for messages for each subscription of a group, or of one client; yields between slices of OFFERED_COUNT."""
+        lmqs_seen = 0
+        for subscriber in list(self.subscriptions.everything()):
+            if subscriber.group != group or client_id not in ("", subscriber.client_id):
+                continue
+            names = self._existing(subscriber.topic) if subscriber.is_wildcard else list(subscriber.lmqs)
+            for lmq in names:
+                lmqs_seen += 1
+                if lmqs_seen % OFFERED_COUNT == 0:
+                    yield
+                # It may have left, or unsubscribed, while others were served.
+                if self.subscriptions.get(group, subscriber.client_id) is not subscriber:
+                    break
+                if subscriber.is_wildcard or lmq in subscriber.lmqs:
+                    self._offer(subscriber, lmq)
 
     def _existing(self, topic: str) -> list[str]:
         prefix = lite_queue(topic, "")
