@@ -83,6 +83,7 @@ KEPT: dict[str, str] = {
     "ops/commands/root_help.py": "the text of `aerobee --help`, as a table",
     "ops/options/consume_options.py": "a namespace of option types",
     "ops/servers/up_grpc.py": FULL,
+    "ops/settings/setting_subjects.py": LAYER,
     "ops/terminal/message_format.py": LAYER,
     "ops/terminal/progress.py": LAYER,
     "placement/measure.py": LAYER,
