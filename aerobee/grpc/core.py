@@ -101,3 +101,10 @@ class MakeHttp2(Protocol):
     def __call__(
         self, limits: Http2Limits, now: float, message_bytes_max: Callable[[str], int] | None = None
     ) -> Http2Core: ...
+
+
+def python_core() -> MakeHttp2:
+    """The core in Python, loaded here: a process with the native one has no use for its 2 MiB."""
+    from aerobee.grpc.http2_connection import Http2Connection
+
+    return Http2Connection

@@ -9,7 +9,6 @@ import asyncio
 import logging
 import socket
 from collections.abc import Iterable
-from importlib.metadata import version
 
 from aerobee.broker.grpc.access import RpcAccess
 from aerobee.broker.grpc.admin_calls import AdminCalls
@@ -75,6 +74,8 @@ class ProxyAdmin:
         self, context: RpcContext, request: pb.GetProxyRuntimeStatsRequest
     ) -> pb.GetProxyRuntimeStatsResponse:
         """The proxy's clients; it does not count messages. Raises RpcRefused."""
+        from importlib.metadata import version  # fifty modules that no other call needs
+
         self._calls.may_read(context)
         clients = list(self._clients.all())
         return pb.GetProxyRuntimeStatsResponse(

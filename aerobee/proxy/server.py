@@ -29,8 +29,7 @@ from aerobee.broker.grpc.endpoint import GrpcEndpoint
 from aerobee.broker.metrics.grpc_traffic import GrpcTraffic
 from aerobee.client.base.config import ClientConfig
 from aerobee.clock import Clock, SystemClock
-from aerobee.grpc.core import MakeHttp2
-from aerobee.grpc.http2_connection import Http2Connection
+from aerobee.grpc.core import MakeHttp2, python_core
 from aerobee.host_port import join_address
 from aerobee.log_throttle import LogThrottle
 from aerobee.monitoring.export import Export
@@ -81,7 +80,7 @@ class ProxyServer:
         self._clock = clock
         self.traffic = GrpcTraffic()
         self._make_http2 = (
-            make_http2 or choose_backend(wanted_backend(os.environ)).make_http2 or Http2Connection
+            make_http2 or choose_backend(wanted_backend(os.environ)).make_http2 or python_core()
         )
         self._handles = Handles(self._cluster)
         self._renewals = ProxyRenewals(self._handles, self._cluster.session.tasks, clock)

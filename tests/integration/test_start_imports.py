@@ -168,6 +168,23 @@ def test_with_native_code_the_python_backend_is_not_loaded(tmp_path: Path) -> No
     )
 
 
+def test_a_broker_with_grpc_loads_the_native_core_alone(tmp_path: Path) -> None:
+    """Python's HTTP/2 core takes 2 MiB, and importlib.metadata one."""
+    pytest.importorskip("aerobee_native")
+    pytest.importorskip("google.protobuf")
+    settings = {"grpcServerPort": str(free_broker_port())}
+    modules = loaded(PLAIN_BROKER, str(tmp_path / "store"), json.dumps(settings))
+    assert "aerobee.broker.grpc.session" in modules
+    unused = (
+        "aerobee.grpc.http2_connection",
+        "aerobee.grpc.http2_engine",
+        "aerobee.grpc.huffman",
+        "email",
+        "h2",
+    )
+    assert found_of((*unused, "importlib.metadata"), modules) == []
+
+
 def test_up_loads_no_more_of_a_client_than_it_asks(tmp_path: Path) -> None:
     port, nameserver_port = free_broker_port(), free_port()
     modules = loaded(UP, str(tmp_path / "data"), str(port), str(nameserver_port))

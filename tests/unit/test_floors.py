@@ -142,6 +142,9 @@ LOADED_WHEN_WANTED = {
         "aerobee.broker.fastpath.delivery",
         "aerobee.broker.fastpath.python_backend",
     },
+    "broker/grpc/admin_server.py": {"importlib.metadata"},
+    "grpc/core.py": {"aerobee.grpc.http2_connection"},
+    "proxy/admin.py": {"importlib.metadata"},
     "broker/replication/classic_mode.py": {"aerobee.broker.replication.classic_slave_connection"},
     "broker/replication/ha_listener.py": {
         "aerobee.broker.replication.keyed_connection",

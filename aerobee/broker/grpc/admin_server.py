@@ -6,7 +6,6 @@ ChangeLogLevel, GetProxyRuntimeStats, DescribeTopicStatus, GetTopicRoute, PrintT
 from __future__ import annotations
 
 import logging
-from importlib.metadata import version
 
 from aerobee.broker.grpc.admin_calls import AdminCalls
 from aerobee.broker.grpc.admin_forms import TYPES, consumer_running_info
@@ -60,6 +59,8 @@ class AdminServerRpcs:
         self, context: RpcContext, request: pb.GetProxyRuntimeStatsRequest
     ) -> pb.GetProxyRuntimeStatsResponse:
         """The broker's rates and clients. Raises RpcRefused, RemoteError."""
+        from importlib.metadata import version  # fifty modules that no other call needs
+
         self._calls.may_read(context)
         reply = await self._calls.ask(context, RequestCode.GET_BROKER_RUNTIME_INFO)
         table = KVTable.decode(reply.body).table

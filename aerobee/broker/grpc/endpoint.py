@@ -39,9 +39,8 @@ from aerobee.broker.send.send_back_service import SendBackService
 from aerobee.broker.send.send_service import SendService
 from aerobee.broker.transaction.transaction_table import TransactionTable
 from aerobee.clock import Clock
-from aerobee.grpc.core import MakeHttp2
+from aerobee.grpc.core import MakeHttp2, python_core
 from aerobee.grpc.element_count import Nested
-from aerobee.grpc.http2_connection import Http2Connection
 from aerobee.grpc.limits import Http2Limits
 from aerobee.grpc.proto import messages as pb
 from aerobee.remoting.connection import Connection
@@ -62,18 +61,18 @@ class GrpcEndpoint:
         clock: Clock,
         connections: GrpcConnections,
         prove: Prove,
-        make_http2: MakeHttp2 = Http2Connection,
+        make_http2: MakeHttp2 | None = None,
         limits: Http2Limits | None = None,
         bursts: Http2Bursts | None = None,
     ) -> None:
-        """`prove` as GrpcSession has it. `make_http2` makes the HTTP/2 core of a connection, Python's or the native one;
+        """`prove` as GrpcSession has it. `make_http2` makes the HTTP/2 core of a connection, Python's by default or the native one;
         `bursts` is what serves the latter's sends."""
         self._connections = connections
         self._prove = prove
         self._bursts = bursts
         self.rpcs: Mapping[str, Rpc] = {rpc.path: rpc for rpc in rpcs}
         self._clock = clock
-        self._make_http2 = make_http2
+        self._make_http2 = make_http2 or python_core()
         self._limits = limits or Http2Limits()
 
     def session(self, connection: Connection) -> GrpcSession:
@@ -126,7 +125,7 @@ def make_endpoint(
             access=access,
         ),
         clock=parts.clock,
-        make_http2=make_http2 or Http2Connection,
+        make_http2=make_http2,
         connections=GrpcConnections(shared, traffic),
         prove=lambda context: access.prove(context.peer, context.metadata),
         bursts=fast_path.http2_burst if fast_path is not None and serves_sends else None,

@@ -357,11 +357,8 @@ class Receiving:
             self._end(safety_status(safety, text))
             return
         self._is_sent = True
-        stream = self._stream
-        stream.push(pb.ReceiveMessageResponse(status=status()))
-        for popped in self._messages:
-            stream.push(pb.ReceiveMessageResponse(message=popped.message))
-        self._finish()
+        messages = [pb.ReceiveMessageResponse(message=popped.message) for popped in self._messages]
+        self._finish(pb.ReceiveMessageResponse(status=status()), *messages)
 
     def _closed(self, peer: object) -> None:
         """The call has ended: answered whole, or its client has left."""
@@ -376,13 +373,12 @@ class Receiving:
         self._rpc.give_back(self, messages)
 
     def _end(self, found: pb.Status) -> None:
-        self._stream.push(pb.ReceiveMessageResponse(status=found))
-        self._finish()
+        self._finish(pb.ReceiveMessageResponse(status=found))
 
-    def _finish(self) -> None:
+    def _finish(self, *responses: pb.ReceiveMessageResponse) -> None:
         last = pb.ReceiveMessageResponse()
         set_ms(last.delivery_timestamp, self._rpc.now_ms())
-        self._stream.push(last)
+        self._stream.push(*responses, last)
         self._is_done = True
         self._stream.end()
         if self._waiter is not None and not self._waiter.done():

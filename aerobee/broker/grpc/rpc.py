@@ -63,8 +63,8 @@ class ResponseStream(Protocol):
         """Send one response; returns when the next one may be sent. Does nothing after the call has ended."""
         ...
 
-    def push(self, response: Any) -> None:
-        """Send one response without waiting for the peer."""
+    def push(self, *responses: Any) -> None:
+        """Send responses, in this order, without waiting for the peer."""
         ...
 
     def end(self) -> None:

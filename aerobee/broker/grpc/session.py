@@ -14,7 +14,7 @@ import functools
 import inspect
 import logging
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, cast
 
 from google.protobuf.message import DecodeError
@@ -198,6 +198,15 @@ class GrpcSession:
             self._drop_cut_off(call)
         self.flush_soon()
         return is_taken
+
+    def send_each(self, call: Call, responses: Iterable[Any]) -> None:
+        """Send responses without waiting."""
+        http2, now = self._http2, self._clock.monotonic()
+        for response in responses:
+            http2.send_message(call, response.SerializeToString(), now)
+        if call.is_over:
+            self._drop_cut_off(call)
+        self.flush_soon()
 
     def start_response(self, call: Call, *, may_idle: bool) -> None:
         """Send the response's headers."""
@@ -455,9 +464,10 @@ class _Running:
             self._writable = asyncio.get_running_loop().create_future()
             await self._writable
 
-    def push(self, response: Any) -> None:
-        self._note_status(response)
-        self._session.send(self.call, response)
+    def push(self, *responses: Any) -> None:
+        for response in responses:
+            self._note_status(response)
+        self._session.send_each(self.call, responses)
 
     def end(self) -> None:
         self._session.finish(self.call)

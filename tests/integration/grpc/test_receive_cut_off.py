@@ -34,8 +34,8 @@ class Stream:
         self.sent: list[Any] = []
         self.is_over = self.is_cut_off = False
 
-    def push(self, response: Any) -> None:
-        self.sent.append(response)
+    def push(self, *responses: Any) -> None:
+        self.sent += responses
 
     async def send(self, response: Any) -> None:
         self.push(response)
