@@ -1,60 +1,74 @@
-"""RPCs of the Admin service that a proxy answers: about topics of the whole cluster, and about its own clients.
+"""The Admin service of a proxy: RPCs about topics, groups and messages of the whole cluster, and about its own clients.
 
-It serves them with access control to users who may read (Get) or change (Update) the cluster, and without it only if adminOpen is set. RPCs that need a broker's own data are UNIMPLEMENTED.
+It serves them with access control to users who may read (Get) or change (Update) the cluster, and without it only if adminOpen is set.
+This file has the RPCs about the proxy, topics and single clients.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import socket
-from collections.abc import Iterable
 
 from aerobee.broker.grpc.access import RpcAccess
 from aerobee.broker.grpc.admin_calls import AdminCalls
-from aerobee.broker.grpc.admin_forms import TYPES
+from aerobee.broker.grpc.admin_forms import TYPES, consumer_running_info
 from aerobee.broker.grpc.admin_rpcs import admin_rpc, log_level_rpc
 from aerobee.broker.grpc.admin_server import LEVELS
-from aerobee.broker.grpc.client import GrpcClient
 from aerobee.broker.grpc.client_table import ClientTable
 from aerobee.broker.grpc.names import group_name, topic_name
 from aerobee.broker.grpc.refusal import RpcRefused, status
 from aerobee.broker.grpc.requests import BrokerRequests
 from aerobee.broker.grpc.rpc import Rpc, RpcContext
-from aerobee.broker.grpc.times import timestamp_ms
-from aerobee.client.base.topic_route import subscribe_queues
 from aerobee.grpc.proto import messages as pb
+from aerobee.proxy.admin_brokers import AdminBrokers
+from aerobee.proxy.admin_groups import ProxyAdminGroups
+from aerobee.proxy.admin_messages import ProxyAdminMessages
 from aerobee.proxy.cluster import ProxyCluster
+from aerobee.proxy.sends import ProxySends
 from aerobee.remoting.body.consumer_running_info import ConsumerRunningInfo
 from aerobee.remoting.body.route import TopicRouteData
 from aerobee.remoting.codes import RequestCode
-from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.command import RemotingCommand, boolean_text
 from aerobee.remoting.fastjson import loads_object
 
 log = logging.getLogger(__name__)
 
 STACKS_S = 10.0  # time-out of a client's answer
-CLIENTS_SHOWN_MAX = 10_000
 
 
 class ProxyAdmin:
     """Serves these RPCs."""
 
-    def __init__(self, cluster: ProxyCluster, clients: ClientTable, access: RpcAccess) -> None:
+    def __init__(
+        self, cluster: ProxyCluster, clients: ClientTable, access: RpcAccess, sends: ProxySends
+    ) -> None:
         self._cluster = cluster
         self._clients = clients
-        self._calls = AdminCalls(BrokerRequests({}, access), access)
+        self._calls = calls = AdminCalls(BrokerRequests({}, access), access)
+        self._brokers = brokers = AdminBrokers(cluster.session)
+        self._groups = ProxyAdminGroups(cluster, brokers, clients, calls)
+        self._messages = ProxyAdminMessages(cluster, brokers, groups=self._groups, calls=calls, sends=sends)
 
     def rpcs(self) -> tuple[Rpc, ...]:
-        """Every RPC that is served."""
+        """Every RPC of the service."""
+        groups, messages = self._groups, self._messages
         return (
             log_level_rpc(self.change_log_level),
             admin_rpc("GetProxyRuntimeStats", self.runtime_stats),
             admin_rpc("DescribeTopicStatus", self.describe_topic),
             admin_rpc("GetTopicRoute", self.topic_route),
-            admin_rpc("ListConsumerConnection", self.list_connections),
             admin_rpc("PrintThreadStackTrace", self.stack_trace),
-            admin_rpc("ResetGroupOffset", self.reset_offset),
+            admin_rpc("GetConsumerRunningInfo", self.running_info),
+            admin_rpc("ListSubscription", groups.list_subscriptions),
+            admin_rpc("DescribeSubscription", groups.describe_subscriptions),
+            admin_rpc("DeleteSubscription", groups.delete_subscription),
+            admin_rpc("DescribeGroupAccumulation", groups.accumulation),
+            admin_rpc("ListConsumerConnection", groups.list_connections),
+            admin_rpc("ResetGroupOffset", groups.reset_offset),
+            admin_rpc("QueryTimeSpan", groups.time_spans),
+            admin_rpc("QueryMessage", messages.query, pb.ListMessageRequest),
+            admin_rpc("VerifyMessage", messages.verify),
+            admin_rpc("AdminSendMessage", messages.send),
         )
 
     def change_log_level(
@@ -111,71 +125,40 @@ class ProxyAdmin:
         data = TopicRouteData(queue_datas=tuple(route.queue_datas), broker_datas=tuple(route.brokers))
         return pb.GetTopicRouteResponse(status=status(), topic_route_data=data.encode().decode())
 
-    def list_connections(
-        self, context: RpcContext, request: pb.ListConsumerConnectionRequest
-    ) -> pb.ListConsumerConnectionResponse:
-        """The clients of a group at this proxy, of one topic if the request names it. Raises RpcRefused."""
-        self._calls.may_read(context)
-        group = group_name(request.group)
-        self._calls.check(context, RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": group})
-        topic = topic_name(request.topic) if request.HasField("topic") else ""
-        found = [
-            pb.ClientInfo(
-                client_id=client.client_id,
-                hostname=client.client_id.partition("@")[0],
-                egress_ip=client.host_port[0],
-                message_model=pb.CLUSTERING,
-            )
-            for client in self._members(group)
-            if not topic or topic in _topics_of(client)
-        ]
-        return pb.ListConsumerConnectionResponse(status=status(), clients=found[:CLIENTS_SHOWN_MAX])
+    # --- single clients
 
     async def stack_trace(
         self, context: RpcContext, request: pb.PrintThreadStackTraceRequest
     ) -> pb.PrintThreadStackTraceResponse:
-        """The stacks of a consumer's threads, from a client of this proxy. Raises RpcRefused, AerobeeError."""
-        self._calls.may_read(context)
-        group = group_name(request.group)
-        fields = {"consumerGroup": group, "clientId": request.client_id}
-        self._calls.check(context, RequestCode.GET_CONSUMER_RUNNING_INFO, fields)
-        for client in self._members(group):
-            if client.client_id == request.client_id:
-                asked = RemotingCommand(RequestCode.GET_CONSUMER_RUNNING_INFO, fields)
-                reply = await client.invoke(asked, timeout_s=STACKS_S)
-                info = ConsumerRunningInfo.from_dict(loads_object(reply.body, "ConsumerRunningInfo"))
-                return pb.PrintThreadStackTraceResponse(status=status(), thread_stack_trace=info.jstack or "")
-        text = f"no client {request.client_id[:80]} of group {group} is connected to this proxy"
-        raise RpcRefused(pb.NOT_FOUND, text)
+        """The stacks of a consumer's threads, from the client. Raises RpcRefused, AerobeeError."""
+        info = await self._running_info(context, request.group, request.client_id, stacks=True)
+        return pb.PrintThreadStackTraceResponse(status=status(), thread_stack_trace=info.jstack or "")
 
-    async def reset_offset(
-        self, context: RpcContext, request: pb.ResetGroupOffsetRequest
-    ) -> pb.ResetGroupOffsetResponse:
-        """Continue a group at the first message stored at or after a time, at every broker of the topic. Raises RpcRefused, AerobeeError."""
-        self._calls.may_change(context)
-        topic, group = topic_name(request.topic), group_name(request.group)
-        code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
-        self._calls.check(context, code, {"topic": topic, "group": group})
-        if not request.HasField("reset_timestamp"):
-            raise RpcRefused(pb.BAD_REQUEST, "the request has no reset_timestamp")
-        time_ms = str(max(0, timestamp_ms(request.reset_timestamp)))
-        fields = {"topic": topic, "group": group, "timestamp": time_ms, "isForce": "true"}
-        route = await self._cluster.route(topic)
-        names = dict.fromkeys(queue.broker_name for queue in subscribe_queues(route))
-        await asyncio.gather(
-            *(self._cluster.call(name, topic, RemotingCommand(code, dict(fields))) for name in names)
+    async def running_info(
+        self, context: RpcContext, request: pb.GetConsumerRunningInfoRequest
+    ) -> pb.GetConsumerRunningInfoResponse:
+        """What a consumer reports of itself. Raises RpcRefused, AerobeeError."""
+        info = await self._running_info(context, request.group, request.client_id, stacks=False)
+        return pb.GetConsumerRunningInfoResponse(
+            status=status(), consumer_running_info=consumer_running_info(info)
         )
-        return pb.ResetGroupOffsetResponse(status=status())
 
-    # --- inside
-
-    def _members(self, group: str) -> Iterable[GrpcClient]:
-        for client in self._clients.all():
-            consumers = client.heartbeat.consumer_data_set if client.heartbeat else ()
-            if any(each.group_name == group for each in consumers):
-                yield client
-
-
-def _topics_of(client: GrpcClient) -> set[str]:
-    consumers = client.heartbeat.consumer_data_set if client.heartbeat else ()
-    return {data.topic for consumer in consumers for data in consumer.subscription_data_set}
+    async def _running_info(
+        self, context: RpcContext, resource: pb.Resource, client_id: str, *, stacks: bool
+    ) -> ConsumerRunningInfo:
+        """From a client of this proxy, or by the brokers from one of remoting."""
+        self._calls.may_read(context)
+        group, code = group_name(resource), RequestCode.GET_CONSUMER_RUNNING_INFO
+        fields = {"consumerGroup": group, "clientId": client_id, "jstackEnable": boolean_text(stacks)}
+        self._calls.check(context, code, fields)
+        reply: RemotingCommand | None = None
+        for client, _ in self._groups.members(group):
+            if client.client_id == client_id:
+                reply = await client.invoke(RemotingCommand(code, fields), timeout_s=STACKS_S)
+                break
+        else:
+            reply = await self._brokers.of_client(group, code, **fields)
+        if reply is None:
+            raise RpcRefused(pb.NOT_FOUND, f"no client {client_id[:80]} of group {group} is connected")
+        # From the client, so not to be trusted.
+        return ConsumerRunningInfo.from_dict(loads_object(reply.body, "ConsumerRunningInfo"))

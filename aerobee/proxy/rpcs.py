@@ -73,5 +73,5 @@ def make_rpcs(
         unary("UpdateOffset", pulls.update_offset),
         unary("GetOffset", pulls.get_offset),
         unary("QueryOffset", pulls.query_offset),
-        *ProxyAdmin(cluster, clients, access).rpcs(),
+        *ProxyAdmin(cluster, clients, access, sends).rpcs(),
     )

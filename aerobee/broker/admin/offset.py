@@ -1,5 +1,5 @@
 """Offsets that an administrator resets or reads from clients: INVOKE_BROKER_TO_RESET_OFFSET 222,
-INVOKE_BROKER_TO_GET_CONSUMER_STATUS 223.
+INVOKE_BROKER_TO_GET_CONSUMER_STATUS 223. Or removes: AEROBEE_REMOVE_OFFSETS 910025, of a group in one topic.
 
 Source: AdminBrokerProcessor, Broker2Client (RocketMQ). A reset is done here by default (useServerSideResetOffset): the
 new offsets are stored, and the reply to the group's next pull of each queue contains the new offset. The older form
@@ -38,7 +38,7 @@ NOT_SUPPORTED_REMARK = "the client does not support this feature. version={}"
 
 
 class AdminOffsetCalls:
-    """Answers 222 and 223."""
+    """Answers 222, 223 and 910025."""
 
     def __init__(
         self,
@@ -63,6 +63,7 @@ class AdminOffsetCalls:
         return {
             RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self.reset,
             RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: self.consumer_status,
+            RequestCode.AEROBEE_REMOVE_OFFSETS: self.remove,
         }
 
     # --- reset
@@ -89,6 +90,19 @@ class AdminOffsetCalls:
             if refusal is not None:
                 return refusal
         return request.reply(body=fastjson.dumps({"offsetTable": self._by_queue(topic, offsets)}))
+
+    def remove(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
+        """910025: forget a group's offsets of a topic, unless a member subscribes it: the member would begin anew."""
+        group, topic = request.text("group"), request.text("topic")
+        check_client_group(group)
+        members = self._consumers.group(group)
+        if members is not None and any(topic in wanted for wanted in members.wanted.values()):
+            text = f"clients of group {group} subscribe topic {topic}: stop them first"
+            return request.reply(ResponseCode.INVALID_PARAMETER, remark=text)
+        for queue_id in self._offsets.queues_of(group, topic):
+            self._offsets.remove_queue(group, topic, queue_id)
+        log.info("the offsets of group %s on %s are removed by %s", group, topic, peer.address)
+        return request.reply()
 
     def _new_offsets(self, request: RemotingCommand, group: str, topic: str) -> dict[int, int]:
         """Return {queue id: offset}. Raises UsageError for an unknown queue or an offset out of range."""

@@ -89,15 +89,13 @@ class AdminGroupRpcs:
         """Forget the offsets of a group in a topic that no member of it subscribes any more. Raises RpcRefused."""
         topic, group = topic_name(request.topic), group_name(request.group)
         self._calls.may_change(context)
-        ext = {"topic": topic, "group": group}
-        self._calls.check(context, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ext)
+        code = RequestCode.AEROBEE_REMOVE_OFFSETS
+        self._calls.check(context, code, {"topic": topic, "group": group})
         members = self._parts.consumers.group(group)
         if members is not None and any(topic in wanted for wanted in members.wanted.values()):
             text = f"clients of group {group} subscribe topic {topic}: stop them first"
             raise RpcRefused(pb.PRECONDITION_FAILED, text)
-        offsets = self._parts.offsets
-        for queue_id in list(offsets.queues_of(group, topic)):
-            offsets.remove_queue(group, topic, queue_id)
+        await self._calls.ask(context, code, topic=topic, group=group)
         return pb.DeleteSubscriptionResponse(status=status())
 
     async def _subscribed(

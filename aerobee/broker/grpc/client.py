@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from aerobee.broker.grpc.message_form import delivered_message
-from aerobee.broker.grpc.rpc import ResponseStream, RpcContext
+from aerobee.broker.grpc.rpc import LANGUAGE, ResponseStream, RpcContext
 from aerobee.caller import GRPC
 from aerobee.errors import ConnectionLost, MalformedRecord, RequestTimeout
 from aerobee.grpc.proto import messages as pb
@@ -67,6 +67,11 @@ class GrpcClient(Peer):
     def is_closed(self) -> bool:
         """Whether it has left every group."""
         return self._is_closed
+
+    @property
+    def language(self) -> str:
+        """Its language, as its newest RPC says it; empty for a client that does not."""
+        return self._context.metadata.get(LANGUAGE, "")
 
     @property
     def has_stream(self) -> bool:
