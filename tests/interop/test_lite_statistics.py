@@ -102,7 +102,7 @@ COMMANDS = {
 }
 
 
-def told(world: World) -> dict[str, object]:
+def shown(world: World) -> dict[str, object]:
     """What the commands print, and the answers whose values are times or sizes of other tables, without these."""
     found: dict[str, object] = {
         name: without_times(world.admin(name, *arguments)) for name, arguments in COMMANDS.items()
@@ -132,13 +132,13 @@ def without_times(text: str) -> list[str]:
     return re.sub(r"\d{13} \(-?\d+ s ago\)", "TIME", text).split()
 
 
-def test_both_products_tell_the_same(driver: Driver, tmp_path: pathlib.Path) -> None:
+def test_both_products_answer_alike(driver: Driver, tmp_path: pathlib.Path) -> None:
     found = {}
     for kind in ("aerobee", "rocketmq"):
         world = World(kind, tmp_path / kind, driver)
         try:
             world.prepare()
-            found[kind] = told(world)
+            found[kind] = shown(world)
             if kind == "aerobee":  # RocketMQ has the second list for consumers that have popped
                 text = world.admin("getLiteGroupInfo", "-p", TOPIC, "-g", GROUP)
                 assert re.search(r"TopK by lag time-+.*1 +room1 +2 .*2 +room2 +1 ", text, re.DOTALL), text

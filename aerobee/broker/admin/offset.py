@@ -92,7 +92,7 @@ class AdminOffsetCalls:
         return request.reply(body=fastjson.dumps({"offsetTable": self._by_queue(topic, offsets)}))
 
     def remove(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """910025: forget a group's offsets of a topic, unless a member subscribes it: the member would begin anew."""
+        """910025: forget a group's offsets of a topic, unless a member subscribes it."""
         group, topic = request.text("group"), request.text("topic")
         check_client_group(group)
         members = self._consumers.group(group)
