@@ -117,7 +117,7 @@ def shown(world: World) -> dict[str, object]:
     for name in (
         "plain",
         "absent",
-    ):  # RocketMQ creates a group that is asked about, and so never says that one does not exist
+    ):  # RocketMQ creates a group when it reads one, and so never says that one does not exist
         header, _ = world.call(200075, {"topic": name})
         found[name] = header["code"], header["remark"]
     header, body = world.call(
