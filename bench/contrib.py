@@ -1,11 +1,12 @@
-"""Celery and FastStream over Aerobee compared with the same over Redis: CPU of worker and broker together, and latency.
+"""Celery and FastStream over Aerobee compared with the same over Redis and NATS: CPU of worker and broker together, and latency.
 
-    bench/contrib.py [celery | faststream] [--tasks 2000] [--rate 50]
+    bench/contrib.py [celery | faststream] [--tasks 2000] [--rate 50] [--rounds 1]
 
 One worker process. Celery has one thread, tasks that are acknowledged late, no results; FastStream has one handler, and in Redis a
-stream with a consumer group. First as many tasks as the worker takes, for CPU; then `--rate` tasks a second, for the time
+stream with a consumer group, in NATS a stream in files with a durable consumer. First as many tasks as the worker takes, for CPU; then `--rate` tasks a second, for the time
 between the sending of a task and its run. Redis keeps nothing on disk here (`--save ''`), Aerobee's broker has its default
-settings. Needs redis-server.
+settings. Each round measures every broker; the last line of a table has the medians divided by Aerobee's. Needs redis-server,
+and for FastStream nats-server and nats-py.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class Framework:
     ready: bytes  # what the worker logs when it consumes
     sender: Sequence[str]  # takes the number of tasks and the pause between two, in seconds
     sends_first: bool  # the tasks wait for the worker; a new consumer group of Redis misses older messages
+    brokers: Sequence[str]
 
 
 CELERY_SENDER = """
@@ -62,8 +64,15 @@ FRAMEWORKS = {
         b" ready.",
         ("-c", CELERY_SENDER),
         sends_first=True,
+        brokers=("aerobee", "redis"),
     ),
-    "faststream": Framework((FASTSTREAM,), b"started successfully", (FASTSTREAM,), sends_first=False),
+    "faststream": Framework(
+        (FASTSTREAM,),
+        b"started successfully",
+        (FASTSTREAM,),
+        sends_first=False,
+        brokers=("aerobee", "redis", "nats"),
+    ),
 }
 
 
@@ -73,24 +82,60 @@ def main() -> None:
     )
     parser.add_argument("--tasks", type=int, default=2000, help="Number of tasks of the run for CPU.")
     parser.add_argument("--rate", type=float, default=50.0, help="Tasks per second of the run for latency.")
+    parser.add_argument("--rounds", type=int, default=1, help="Rounds over all brokers.")
     parser.add_argument("framework", nargs="?", choices=FRAMEWORKS, help="Framework; both by default.")
     options = parser.parse_args()
     for name in [options.framework] if options.framework else FRAMEWORKS:
         print(name)
-        compare(FRAMEWORKS[name], options.tasks, options.rate)
+        compare(FRAMEWORKS[name], options.tasks, options.rate, options.rounds)
 
 
-def compare(framework: Framework, task_count: int, rate: float) -> None:
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One measurement: tasks a second, CPU a task in µs, latencies in ms."""
+
+    rate: float
+    cpu_us: float
+    worker_us: float
+    broker_us: float
+    p50_ms: float
+    p99_ms: float
+
+    def values(self) -> list[float]:
+        return [self.rate, self.cpu_us, self.worker_us, self.broker_us, self.p50_ms, self.p99_ms]
+
+
+def compare(framework: Framework, task_count: int, rate: float, rounds: int) -> None:
     """One table."""
     print(
-        f"{'broker':8} {'tasks/s':>8} {'CPU µs/task':>12} {'worker':>8} {'broker':>8} {'p50 ms':>7} {'p99 ms':>7}"
+        f"{'broker':16} {'tasks/s':>8} {'CPU µs/task':>12} {'worker':>8} {'broker':>8} {'p50 ms':>7} {'p99 ms':>7}"
     )
-    for name, server in (("aerobee", aerobee_server), ("redis", redis_server)):
-        with tempfile.TemporaryDirectory() as directory, server(Path(directory)) as (url, broker_pid):
-            print(
-                f"{name:8} {measure(framework, Path(directory), url, broker_pid, task_count, rate)}",
-                flush=True,
-            )
+    servers = {"aerobee": aerobee_server, "redis": redis_server, "nats": nats_server}
+    rows: dict[str, list[Row]] = {name: [] for name in framework.brokers}
+    for _ in range(rounds):
+        for name, found in rows.items():
+            with (
+                tempfile.TemporaryDirectory() as directory,
+                servers[name](Path(directory)) as (url, broker_pid),
+            ):
+                found.append(measure(framework, Path(directory), url, broker_pid, task_count, rate))
+            show(name, found[-1].values(), digits=1)
+    medians = {
+        name: [statistics.median(column) for column in zip(*(row.values() for row in found), strict=True)]
+        for name, found in rows.items()
+    }
+    for name in framework.brokers[1:]:
+        pairs = zip(medians[name], medians["aerobee"], strict=True)
+        show(f"{name} / aerobee", [theirs / ours if ours else 0.0 for theirs, ours in pairs], digits=2)
+
+
+def show(name: str, values: Sequence[float], *, digits: int) -> None:
+    widths = (8, 12, 8, 8, 7, 7)
+    columns = (
+        f"{value:{width}.{digits if digits == 2 or at > 3 else 0}f}"
+        for at, (value, width) in enumerate(zip(values, widths, strict=True))
+    )
+    print(f"{name:16}", *columns, flush=True)
 
 
 @contextmanager
@@ -124,6 +169,23 @@ def redis_server(directory: Path) -> Iterator[tuple[str, int]]:
         process.wait()
 
 
+@contextmanager
+def nats_server(directory: Path) -> Iterator[tuple[str, int]]:
+    program = shutil.which("nats-server")
+    if program is None:
+        raise SystemExit("contrib.py: nats-server is not installed: scripts/setup-bench installs it")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [program, "-a", "127.0.0.1", "-p", str(port), "-js", "-sd", str(directory / "nats")]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait(lambda: listens(port))
+        yield f"nats://127.0.0.1:{port}", process.pid
+    finally:
+        process.terminate()
+        process.wait()
+
+
 def listens(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
@@ -131,7 +193,7 @@ def listens(port: int) -> bool:
 
 def measure(
     framework: Framework, directory: Path, url: str, broker_pid: int, task_count: int, rate: float
-) -> str:
+) -> Row:
     """One row of the table."""
     notes, log = directory / "notes", directory / "worker.log"
     os.environ.update(BENCH_BROKER=url, BENCH_NOTES=str(notes))
@@ -163,10 +225,7 @@ def measure(
         os.killpg(worker.pid, signal.SIGKILL)
         worker.wait()
     p99 = late[int(len(late) * 0.99)]
-    return (
-        f"{count / elapsed:8.0f} {broker_us + worker_us:12.0f} {worker_us:8.0f} {broker_us:8.0f} "
-        f"{statistics.median(late):7.1f} {p99:7.1f}"
-    )
+    return Row(count / elapsed, broker_us + worker_us, worker_us, broker_us, statistics.median(late), p99)
 
 
 def cpu_s(pid: int) -> float:

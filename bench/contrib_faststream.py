@@ -1,7 +1,8 @@
 """The FastStream application of contrib.py: `python contrib_faststream.py` runs the handler, with a count and a pause in
 seconds as arguments it publishes.
 
-Redis has a stream with a consumer group, whose messages FastStream acknowledges, as it does Aerobee's.
+Redis and NATS have a stream with a consumer group (NATS: a durable consumer), whose messages FastStream acknowledges, as it does
+Aerobee's.
 """
 
 from __future__ import annotations
@@ -24,6 +25,12 @@ if URL.startswith("redis:"):
     broker = RedisBroker(URL, logger=None)
     target = {"stream": "bench"}
     subscriber = broker.subscriber(stream=StreamSub("bench", group="bench", consumer="one", max_records=32))
+elif URL.startswith("nats:"):
+    from faststream.nats import NatsBroker, PullSub
+
+    broker = NatsBroker(URL, logger=None)
+    target = {"subject": "bench", "stream": "bench"}
+    subscriber = broker.subscriber("bench", stream="bench", durable="bench", pull_sub=PullSub(batch_size=32))
 else:
     from aerobee.contrib.faststream import AerobeeBroker
 

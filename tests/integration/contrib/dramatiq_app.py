@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import dramatiq
+from dramatiq.middleware import CurrentMessage
 
 from aerobee.contrib.dramatiq import AerobeeBroker
 
@@ -19,6 +20,8 @@ dramatiq.set_broker(
         queue_count=2,
     )
 )
+
+dramatiq.get_broker().add_middleware(CurrentMessage())
 
 
 def note(text: str) -> None:
@@ -35,7 +38,9 @@ def add(x: int, y: int) -> None:
 @dramatiq.actor
 def wait_for(name: str, path: str) -> None:
     """Note the start, and end when the file exists."""
-    note(f"started {name}")
+    message = CurrentMessage.get_current_message()
+    assert message is not None
+    note(f"started {name} {message.message_id}")
     while not Path(path).exists():
         time.sleep(0.02)
     note(f"ended {name}")

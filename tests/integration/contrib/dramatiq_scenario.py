@@ -47,6 +47,12 @@ def run_killed_worker(directory: Path, nameserver: str, namespace: str) -> None:
         gate.touch()
         worker.start()
         until(lambda: all(noted(f"ended {name}") for name in "abcde"), "none is lost")
+        started = [
+            line for line in notes.read_text(encoding="utf-8").splitlines() if line.startswith("started")
+        ]
+        assert len(set(started)) == len("abcde") < len(started), (
+            "a duplicate has the id of the first delivery"
+        )
         assert worker.stop() == 0
     finally:
         worker.kill()

@@ -6,6 +6,8 @@ import asyncio
 import os
 from pathlib import Path
 
+from taskiq import Context, TaskiqDepends
+
 from aerobee.contrib.taskiq import AerobeeBroker
 
 NOTES = Path(os.environ["TASKIQ_TEST_NOTES"])
@@ -30,9 +32,9 @@ async def add(x: int, y: int) -> None:
 
 
 @broker.task("wait_for")
-async def wait_for(name: str, path: str) -> None:
+async def wait_for(name: str, path: str, context: Context = TaskiqDepends()) -> None:
     """Note the start, and end when the file exists."""
-    note(f"started {name}")
+    note(f"started {name} {context.message.task_id}")
     while not Path(path).exists():  # noqa: ASYNC110, ASYNC240 - another process makes it
         await asyncio.sleep(0.02)
     note(f"ended {name}")

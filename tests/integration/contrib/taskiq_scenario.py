@@ -48,6 +48,10 @@ async def run_killed_worker(directory: Path, nameserver: str, topic: str) -> Non
         gate.touch()
         await asyncio.to_thread(worker.start)
         await wait_until(lambda: all(noted(f"ended {name}") for name in "abc"))
+        started = [
+            line for line in notes.read_text(encoding="utf-8").splitlines() if line.startswith("started")
+        ]
+        assert len(set(started)) == len("abc") < len(started), "a duplicate has the id of the first delivery"
         assert await asyncio.to_thread(worker.stop) == 0
     finally:
         worker.kill()

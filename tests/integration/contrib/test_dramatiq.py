@@ -177,6 +177,36 @@ def test_shutdown_finishes_what_runs_and_returns_the_rest(cluster: ThreadedClust
     assert dead_letter_count(cluster) == 0
 
 
+def test_workers_that_join_and_leave_process_each_message_once(cluster: ThreadedCluster) -> None:
+    runs: list[tuple[str, int]] = []
+
+    def broker_of(name: str) -> tuple[AerobeeBroker, Any]:
+        broker = broker_at(cluster)
+        note = dramatiq.actor(lambda number: runs.append((name, number)), actor_name="note", broker=broker)
+        return broker, note
+
+    first, actor = broker_of("first")
+    guest, _ = broker_of("guest")
+    sent = 0
+
+    def send(count: int) -> None:
+        nonlocal sent
+        for number in range(sent, sent + count):
+            actor.send(number)
+        sent += count
+
+    with working(first, threads=1):
+        send(10)
+        with working(guest, threads=1):
+            while not any(name == "guest" for name, _ in runs):
+                send(5)
+        guest.close()
+        send(10)
+        until(lambda: len(runs) >= sent, "all are processed")
+    first.close()
+    assert sorted(number for _, number in runs) == list(range(sent))
+
+
 def test_paused_worker_keeps_what_it_processes(broker: AerobeeBroker) -> None:
     runs: list[int] = []
     actor = dramatiq.actor(lambda number: runs.append(number), actor_name="note", broker=broker)

@@ -111,10 +111,10 @@ class Refuses(TaskiqMiddleware):
 
     def __init__(self) -> None:
         super().__init__()
-        self.count = 0
+        self.ids: list[str] = []
 
     def pre_execute(self, message: TaskiqMessage) -> TaskiqMessage:
-        self.count += 1
+        self.ids.append(message.task_id)
         raise ConnectionError("as wanted")
 
 
@@ -128,10 +128,69 @@ async def test_task_that_is_never_acknowledged_is_a_dead_letter(cluster: LocalCl
 
     async with working(broker):
         await wait_until(lambda: broker._producer is not None)
-        await never.kiq()
-
+        sent = await never.kiq()
         await wait_until(lambda: dead_letter_count(cluster) == 1)
-    assert refuses.count == 3
+    assert refuses.ids == [sent.task_id] * 3, "a duplicate has the id of the task"
+
+
+async def test_foreign_message_and_unknown_task_stop_no_other_task(
+    cluster: LocalCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """taskiq's receiver acknowledges both with a warning; old versions leave them unacknowledged, for the dead letters."""
+    broker, ran = broker_at(cluster, max_redeliveries=0), []
+
+    @broker.task("note")
+    async def note() -> None:
+        ran.append(1)
+
+    async with working(broker), cluster.producer("makers") as producer:
+        await wait_until(lambda: broker._producer is not None)
+        await note.kiq()
+        await wait_until(lambda: ran)
+        await producer.send(Message("tasks", b"foreign"))
+        unknown = broker.formatter.dumps(
+            TaskiqMessage(task_id="1", task_name="unknown", labels={}, args=[], kwargs={})
+        )
+        await producer.send(Message("tasks", unknown.message))
+        await note.kiq()
+        await wait_until(
+            lambda: len(ran) == 2 and "Cannot parse message" in caplog.text and "is not found" in caplog.text
+        )
+        await wait_until(lambda: broker._queue is not None and broker._queue.held_count == 0)
+    assert ran == [1, 1]
+    assert dead_letter_count(cluster) in (0, 2)
+
+
+async def test_workers_that_join_and_leave_run_each_task_once(cluster: LocalCluster) -> None:
+    ran: list[tuple[str, int]] = []
+
+    def broker_of(name: str) -> tuple[AerobeeBroker, Any]:
+        broker = broker_at(cluster, prefetch_count=1)
+
+        async def note(number: int) -> None:
+            ran.append((name, number))
+
+        return broker, broker.register_task(note, f"note-{cluster.nameserver_address}")
+
+    first, task = broker_of("first")
+    guest, _ = broker_of("guest")
+    sent = 0
+
+    async def send(count: int) -> None:
+        nonlocal sent
+        for number in range(sent, sent + count):
+            await task.kiq(number)
+        sent += count
+
+    async with working(first):
+        await wait_until(lambda: first._producer is not None)
+        await send(10)
+        async with working(guest):
+            while not any(name == "guest" for name, _ in ran):
+                await send(5)
+        await send(10)
+        await wait_until(lambda: len(ran) >= sent)
+    assert sorted(number for _, number in ran) == list(range(sent))
 
 
 async def test_slow_task_is_not_redelivered(cluster: LocalCluster) -> None:
