@@ -11,7 +11,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help up quick test docs check style types unit simulated integrated native simulation interop interop-groups interop-stores interop-clients spark spark-demo wheel chart console compose kubernetes grafana oldest bench bench-kinds bench-quick clean
+.PHONY: help up quick test docs check style types unit simulated integrated native simulation interop interop-groups interop-stores interop-clients spark spark-demo wheel chart console compose kubernetes grafana oldest celery bench bench-kinds bench-quick clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,7p'
@@ -149,6 +149,11 @@ grafana: native
 oldest: native
 	@scripts/setup-databases || echo "setup-databases: the tests of the outbox are skipped" >&2
 	$(BIN)/python scripts/test-oldest
+
+# A part of Celery's own integration tests over aerobee://, 5 minutes; scripts/test-celery --all runs all of them.
+celery: native
+	@scripts/setup-databases
+	$(BIN)/python scripts/test-celery
 
 # Beside RocketMQ, Redis and NATS on this machine; see bench/README.md. Nothing else should run meanwhile.
 BENCH := $(BIN)/python bench
