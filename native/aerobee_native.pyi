@@ -3,6 +3,7 @@
 from collections.abc import Callable, Container, Sequence, Sized
 from typing import Any, final
 
+from aerobee.broker.fastpath.pop import NativelyTaken
 from aerobee.broker.fastpath.seam import (
     Appended,
     Authorization,
@@ -178,6 +179,38 @@ class PopRecords:
         *,
         is_sync: bool,
     ) -> tuple[list[int], int, int] | None: ...
+    def plan(
+        self,
+        *,
+        topic: str,
+        group: str,
+        broker_name: str,
+        queue_id: int,
+        queue_count: int,
+        count_max: int,
+        invisible_ms: int,
+        retries: Sequence[tuple[str, str, int]],
+        tag_codes: frozenset[int] | None,
+    ) -> PopPlan: ...
+    def take(
+        self,
+        plan: PopPlan,
+        queue: object,
+        offsets: dict[tuple[str, str], dict[int, int]],
+        now_ms: int,
+        pop_time: int,
+        opaque: int,
+        revive_queue_id: int,
+        start: int,
+        retry_first: bool,
+        highest_first: bool,
+        *,
+        is_sync: bool,
+    ) -> NativelyTaken | None: ...
+
+@final
+class PopPlan:
+    """What equal pops share."""
 
 @final
 class SocketTurns:

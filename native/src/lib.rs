@@ -33,6 +33,7 @@ mod appender;
 mod raw_appender;
 mod segment;
 mod filter;
+mod reader;
 
 // The fast path: what the frame handlers share, the handlers, and their caller.
 mod handed_out;
@@ -50,6 +51,7 @@ mod delayed;
 mod transaction;
 mod options;
 mod delivery;
+mod pop_plan;
 mod pop_records;
 mod backend;
 #[cfg(target_os = "linux")]
@@ -82,7 +84,7 @@ mod batch_entries;
 use pyo3::prelude::*;
 
 /// The same number as aerobee.broker.fastpath.seam.FAST_PATH_VERSION: of the seam and of what a burst answers and writes.
-const FAST_PATH_VERSION: u32 = 30;
+const FAST_PATH_VERSION: u32 = 31;
 
 /// The same number as aerobee.client.session.codec.CODEC_VERSION: of what the client's parts take and return.
 const CODEC_VERSION: u32 = 2;
@@ -112,6 +114,7 @@ fn aerobee_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     }
     module.add_class::<delivery::DeliveryBackend>()?;
     module.add_class::<pop_records::PopRecords>()?;
+    module.add_class::<pop_plan::PopPlan>()?;
     module.add_class::<raw_appender::RawAppender>()?;
     module.add_class::<backend::Backend>()
 }

@@ -1,16 +1,19 @@
 //! POP's check points and acknowledgements as records of the timer's topic (aerobee/broker/pop/revive_log.py is the
 //! reference): laid out and appended in one call.
 
+use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::sync::Mutex;
 
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 
 use crate::constants::{CK_LEAD_MS, POP_PRECISION_MS, PROPERTIES_BYTES_MAX};
 use crate::appender::{Appender, Writing};
 use crate::outcome::{Outcome, Stop};
+use crate::pop_plan::{Found, Place, PopPlan, Turn};
+use crate::reader::Limits;
 use crate::record::Message;
 use crate::topic::{Queue, Topic};
 
@@ -23,6 +26,7 @@ pub struct PopRecords {
 
 struct Inner {
     appender: Appender,
+    limits: Option<Limits>,
     timer_topic: Py<PyAny>,
     place: Option<(usize, usize)>, // of the topic and its queue in the appender's lists
     host: Vec<u8>,
@@ -38,6 +42,19 @@ struct LaidOut {
     body: String,
     text: String,
     code: i64,
+}
+
+/// A check point, laid out by Inner::lay_out_check_point().
+struct Point<'a> {
+    /// Topic, group and broker name, as plain() admits them.
+    names: (&'a str, &'a str, &'a str),
+    queue_id: i64,
+    start_offset: i64,
+    offsets: &'a [i64],
+    pop_time: i64,
+    invisible_ms: i64,
+    bits: i64,
+    suspend: bool,
 }
 
 /// Common fields of check points and acknowledgements.
@@ -67,6 +84,7 @@ impl PopRecords {
         Ok(Self {
             inner: Mutex::new(Inner {
                 appender: Appender::new(&store, store_host, waiting)?,
+                limits: None,
                 timer_topic,
                 place: None,
                 host,
@@ -94,7 +112,6 @@ impl PopRecords {
     ) -> PyResult<Option<(Bound<'py, PyList>, i64, i64)>> {
         // Already in use: a callback that waits for one of these records called this writer again.
         let Ok(mut inner) = self.inner.try_lock() else { return Ok(None) };
-        let py = queue.py();
         let soonest = match inner.lay_out(&points, &acks, born_ms) {
             Ok(soonest) => soonest,
             Err(Stop::Slow) => {
@@ -106,19 +123,85 @@ impl PopRecords {
                 return Err(error);
             }
         };
-        let offsets = PyList::empty(py);
-        let host = inner.host.clone();
-        let mut writing = Writing::new(py, &host, now_ms, is_sync);
-        let written = inner.write(&mut writing, &queue, born_ms, &offsets);
-        inner.forget();
-        let ended = inner.appender.end(&mut writing);
-        match written {
-            Ok(end) => ended.map(|_| Some((offsets, end, soonest))),
-            Err(Stop::Slow) => ended.map(|_| None),
-            Err(Stop::Fault(error)) => Err(error),
+        let written = inner.write_all(&queue, now_ms, born_ms, is_sync)?;
+        Ok(written.map(|(offsets, end)| (offsets, end, soonest)))
+    }
+
+    /// The common part of equal pops, for take().
+    #[allow(clippy::too_many_arguments)]
+    #[pyo3(signature = (*, topic, group, broker_name, queue_id, queue_count, count_max, invisible_ms, retries, tag_codes))]
+    fn plan(
+        &self,
+        topic: Bound<'_, PyString>,
+        group: Bound<'_, PyString>,
+        broker_name: Bound<'_, PyString>,
+        queue_id: i64,
+        queue_count: i64,
+        count_max: i64,
+        invisible_ms: i64,
+        retries: Vec<(Bound<'_, PyString>, String, i64)>,
+        tag_codes: Option<HashSet<i64>>,
+    ) -> PyResult<PopPlan> {
+        PopPlan::new(&topic, &group, &broker_name, queue_id, queue_count, count_max, invisible_ms, retries, tag_codes)
+    }
+
+    /// Read what a pop gets, write its check points to `queue`, and encode its reply. `offsets` is the table of the groups'
+    /// offsets, which the caller moves; `pop_time` is the broker's time, `now_ms` the store's.
+    ///
+    /// Returns the reply, the shares (topic, r, queue id, offsets, next offset, bytes), the physical offsets of the check points,
+    /// the end of the last one, when the first is due, and how many messages remain. None: nothing is written, the reference
+    /// implementation has to do it.
+    #[allow(clippy::too_many_arguments)]
+    #[pyo3(signature = (plan, queue, offsets, now_ms, pop_time, opaque, revive_queue_id, start, retry_first, highest_first, *, is_sync))]
+    fn take<'py>(
+        &self,
+        plan: &Bound<'py, PopPlan>,
+        queue: Bound<'py, PyAny>,
+        offsets: Bound<'py, PyDict>,
+        now_ms: i64,
+        pop_time: i64,
+        opaque: i64,
+        revive_queue_id: i64,
+        start: i64,
+        retry_first: bool,
+        highest_first: bool,
+        is_sync: bool,
+    ) -> PyResult<Option<Taken<'py>>> {
+        let Ok(mut inner) = self.inner.try_lock() else { return Ok(None) };
+        let (py, plan) = (queue.py(), plan.get());
+        let config = inner.appender.store.bind(py).getattr(intern!(py, "config"))?;
+        if inner.limits.as_ref().is_none_or(|limits| !limits.config.is(&config)) {
+            inner.limits = Some(Limits::load(&config)?);
         }
+        let Some(limits) = inner.limits.as_ref() else { return Ok(None) };
+        let place = Place { appender: &inner.appender, limits, offsets: &offsets };
+        let read = plan.read(&place, Turn { start, retry_first, highest_first });
+        let found = match inner.appender.errors.check(py, read) {
+            Ok(Some(found)) => found,
+            Ok(None) | Err(Stop::Slow) => return Ok(None),
+            Err(Stop::Fault(error)) => return Err(error),
+        };
+        let Some(reply) = plan.reply(&found, opaque, pop_time, revive_queue_id) else { return Ok(None) };
+        let soonest = match inner.lay_out_shares(py, plan, &found, pop_time, revive_queue_id) {
+            Ok(soonest) => soonest,
+            Err(stop) => {
+                inner.forget();
+                return if let Stop::Fault(error) = stop { Err(error) } else { Ok(None) };
+            }
+        };
+        let Some((written, end)) = inner.write_all(&queue, now_ms, pop_time, is_sync)? else { return Ok(None) };
+        let shares = found.shares.iter().map(|share| {
+            let source = plan.source(share);
+            let offsets = PyTuple::new(py, &share.offsets)?;
+            (&source.topic, &source.retry, share.queue_id, offsets, share.next_offset, share.size).into_pyobject(py)
+        });
+        let shares = PyList::new(py, shares.collect::<PyResult<Vec<_>>>()?)?;
+        Ok(Some((PyBytes::new(py, &reply), shares, written, end, soonest, found.rest)))
     }
 }
+
+/// What take() returns.
+type Taken<'py> = (Bound<'py, PyBytes>, Bound<'py, PyList>, Bound<'py, PyList>, i64, i64, i64);
 
 impl Inner {
     /// Encode all records; return the due time of the first one. A record that is already due belongs to another topic.
@@ -143,29 +226,68 @@ impl Inner {
         let invisible_ms = number(intern!(py, "invisible_ms"))?;
         let bits = number(intern!(py, "bit_map"))?;
         let suspend: bool = extract(point.getattr(intern!(py, "suspend")))?;
-        let deliver_ms = sum(sum(origin.pop_time, invisible_ms)?, -CK_LEAD_MS)?;
-        if number(intern!(py, "re_put_times"))? != 0 || deliver_ms <= born_ms {
+        if number(intern!(py, "re_put_times"))? != 0 {
             return Err(Stop::Slow);
         }
-        let (topic, group, broker_name) = origin.names()?;
-        let (queue_id, start, pop_time) = (origin.queue_id, origin.start_offset, origin.pop_time);
+        let Origin { queue_id, start_offset, pop_time, .. } = origin;
+        let names = origin.names()?;
+        let offsets = &origin.offsets;
+        let point = Point { names, queue_id, start_offset, offsets, pop_time, invisible_ms, bits, suspend };
+        self.lay_out_check_point(&point, revive_queue_id, born_ms)
+    }
+
+    /// Encode a check point; return when it is due. One that is already due belongs to another topic.
+    fn lay_out_check_point(&mut self, point: &Point<'_>, revive_queue_id: i64, born_ms: i64) -> Outcome<i64> {
+        let Point { names: (topic, group, broker_name), queue_id, start_offset: start, pop_time, .. } = *point;
+        let (invisible_ms, bits, suspend) = (point.invisible_ms, point.bits, point.suspend);
+        let deliver_ms = sum(sum(pop_time, invisible_ms)?, -CK_LEAD_MS)?;
+        if deliver_ms <= born_ms {
+            return Err(Stop::Slow);
+        }
         let mut record = self.spare.pop().unwrap_or_default();
         record.code = self.codes[0];
         let body = &mut record.body;
         let _ = write!(body, r#"{{"bm":{bits},"bn":"{broker_name}","c":"{group}","d":["#);
-        for (at, offset) in origin.offsets.iter().enumerate() {
+        for (at, offset) in point.offsets.iter().enumerate() {
             let _ = write!(body, "{}{}", if at == 0 { "" } else { "," }, offset.wrapping_sub(start));
         }
         let _ = write!(
             body,
             r#"],"it":{invisible_ms},"n":{},"pt":{pop_time},"q":{queue_id},"reviveTime":{},"ro":0,"so":{start},"sp":{suspend},"t":"{topic}"}}"#,
-            origin.offsets.len(),
+            point.offsets.len(),
             sum(pop_time, invisible_ms)?,
         );
         let key = format_args!("{topic}@{queue_id}@{start}@{group}@{pop_time}@{broker_name}@ck");
         self.lay_out_text(&mut record.text, deliver_ms, key, "ck", revive_queue_id)?;
         self.laid_out.push(record);
         Ok(deliver_ms)
+    }
+
+    /// Encode the check points of a pop.
+    fn lay_out_shares(
+        &mut self,
+        py: Python<'_>,
+        plan: &PopPlan,
+        found: &Found,
+        pop_time: i64,
+        revive_queue_id: i64,
+    ) -> Outcome<i64> {
+        let (group, broker_name) = (plan.group.bind(py), plan.broker_name.bind(py));
+        let mut soonest = i64::MAX;
+        for share in &found.shares {
+            let point = Point {
+                names: (plain(plan.source(share).topic.bind(py))?, plain(group)?, plain(broker_name)?),
+                queue_id: share.queue_id,
+                start_offset: share.start_offset(),
+                offsets: &share.offsets,
+                pop_time,
+                invisible_ms: plan.invisible_ms,
+                bits: 0,
+                suspend: false,
+            };
+            soonest = soonest.min(self.lay_out_check_point(&point, revive_queue_id, pop_time)?);
+        }
+        Ok(soonest)
     }
 
     fn lay_out_ack(&mut self, item: &Bound<'_, PyAny>, born_ms: i64) -> Outcome<i64> {
@@ -226,6 +348,28 @@ impl Inner {
             self.revive_topic
         );
         if text.len() > PROPERTIES_BYTES_MAX { Err(Stop::Slow) } else { Ok(()) }
+    }
+
+    /// Append the encoded records, and forget them; return their physical offsets, and the end of the last one. None: nothing is written.
+    fn write_all<'py>(
+        &mut self,
+        queue: &Bound<'py, PyAny>,
+        now_ms: i64,
+        born_ms: i64,
+        is_sync: bool,
+    ) -> PyResult<Option<(Bound<'py, PyList>, i64)>> {
+        let py = queue.py();
+        let offsets = PyList::empty(py);
+        let host = self.host.clone();
+        let mut writing = Writing::new(py, &host, now_ms, is_sync);
+        let written = self.write(&mut writing, queue, born_ms, &offsets);
+        self.forget();
+        let ended = self.appender.end(&mut writing);
+        match written {
+            Ok(end) => ended.map(|_| Some((offsets, end))),
+            Err(Stop::Slow) => ended.map(|_| None),
+            Err(Stop::Fault(error)) => Err(error),
+        }
     }
 
     /// Append the encoded records, back to back in one file; set their offsets, and return the end.

@@ -153,6 +153,11 @@ class ConsumerOffsets:
         queues = self._offsets.get((topic, group))
         return None if queues is None else queues.get(queue_id)
 
+    @property
+    def table(self) -> Table:
+        """The offsets as they are now: to be read by native code, and changed by commit() alone."""
+        return self._offsets
+
     def query_pulled(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return the next offset to pull, or None when the group has not pulled from this broker."""
         queues = self._pulled.get((topic, group))

@@ -47,7 +47,10 @@ class PopHooks(Protocol):
 
 
 class PopRecords(Protocol):
-    """Encodes and appends, in one call, the records that pop/revive_log.py writes to the timer's topic."""
+    """Encodes and appends, in one call, the records that pop/revive_log.py writes to the timer's topic; and pops.
+
+    A protocol because its one implementation is native.
+    """
 
     def append(
         self,
@@ -65,6 +68,52 @@ class PopRecords(Protocol):
         one, and when the first is due, ms. None: nothing is written, the caller does it.
         """
         ...
+
+    def plan(
+        self,
+        *,
+        topic: str,
+        group: str,
+        broker_name: str,
+        queue_id: int,
+        queue_count: int,
+        count_max: int,
+        invisible_ms: int,
+        retries: Sequence[tuple[str, str, int]],
+        tag_codes: frozenset[int] | None,
+    ) -> Any:
+        """The common part of equal pops, for take(). `queue_id` -1: any of the `queue_count` queues. `retries`: PopWant.retries."""
+        ...
+
+    def take(
+        self,
+        plan: Any,
+        queue: object,
+        offsets: dict[tuple[str, str], dict[int, int]],
+        now_ms: int,
+        pop_time: int,
+        opaque: int,
+        revive_queue_id: int,
+        start: int,
+        retry_first: bool,
+        highest_first: bool,
+        *,
+        is_sync: bool,
+    ) -> NativelyTaken | None:
+        """Read what a pop gets, write its check points to `queue`, and encode its reply.
+
+        `now_ms` is the store's time, `pop_time` the broker's; `offsets` are the groups' offsets by (topic, group) and queue id, which
+        the caller moves afterwards. None: nothing is written and nothing has changed, PopEngine.take() does it; also when there
+        are no messages.
+        """
+        ...
+
+
+# (topic, r, queue id, offsets, next offset, bytes): messages of one queue.
+NativeShare = tuple[str, str, int, tuple[int, ...], int, int]
+# The reply; the shares; the physical offsets of the check points, in the order of the shares; the end of the last one; when the first
+# is due, ms; how many messages remain in the queues that were read.
+NativelyTaken = tuple[bytes, list[NativeShare], list[int], int, int, int]
 
 
 class MakePopRecords(Protocol):

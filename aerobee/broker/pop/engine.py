@@ -19,8 +19,10 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
+from aerobee.broker.fastpath.pop import NativelyTaken
 from aerobee.broker.pop.check_point import CLOCK_SLACK_MS, Acks, CheckPoint
 from aerobee.broker.pop.in_flight import InFlightTable, State
 from aerobee.broker.pop.merge_buffer import MergeBuffer
@@ -191,6 +193,62 @@ class PopEngine:
             # delivered.
             if buffer is None or not buffer.keep_offset(topic, want.group, queue_id, offset):
                 self._offsets.commit(want.group, topic, queue_id, offset)
+        return taken
+
+    def plan_natively(self, want: PopWant) -> Any:
+        """What take_natively() needs of equal pops; None: take() serves them all."""
+        native = self.log.native
+        if native is None or want.ordered or want.accept is not None or want.topic.startswith(LMQ_PREFIX):
+            return None
+        return native.plan(
+            topic=want.topic,
+            group=want.group,
+            broker_name=self._broker_name,
+            queue_id=want.queue_id,
+            queue_count=want.queue_count,
+            count_max=want.count_max,
+            invisible_ms=want.invisible_ms,
+            retries=want.retries,
+            tag_codes=want.tag_codes,
+        )
+
+    def take_natively(self, plan: Any, want: PopWant, now_ms: int, opaque: int) -> NativelyTaken | None:
+        """take() of hot messages, with the reply's frame, in one native call. None: nothing has changed, take() is to be called.
+        Raises StoreNotWritable."""
+        offsets = self._offsets
+        if offsets.has_resets or self.buffer is not None:
+            return None
+        revive_queue_id = (self._revive_queue + 1) % REVIVE_QUEUES
+        log, group = self.log, want.group
+        taken = log.take(
+            plan,
+            offsets.table,
+            now_ms,
+            opaque,
+            revive_queue_id,
+            want.start,
+            want.retry_first,
+            want.highest_first,
+        )
+        if taken is None:
+            return None
+        self._revive_queue = revive_queue_id
+        for (topic, _, queue_id, found, next_offset, _), physical_offset in zip(
+            taken[1], taken[2], strict=True
+        ):
+            point = CheckPoint(
+                topic=topic,
+                group=group,
+                queue_id=queue_id,
+                start_offset=found[0],
+                offsets=found,
+                pop_time=now_ms,
+                invisible_ms=want.invisible_ms,
+                broker_name=self._broker_name,
+            )
+            log.noted(physical_offset, point.key)
+            self.in_flight.add(point, want.consumer)
+            offsets.commit(group, topic, queue_id, next_offset)
         return taken
 
     def _take_from(

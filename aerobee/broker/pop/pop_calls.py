@@ -79,7 +79,8 @@ class PopCalls:
         self._store = store
         self._ack = ack
         self._clock = clock
-        self._plans: dict[tuple[str | None, ...], PopPlan] = {}
+        # With the engine's native form of the plan, None where there is none.
+        self._plans: dict[tuple[str | None, ...], tuple[PopPlan, Any]] = {}
         self.withdrawals = Withdrawals()
 
     def handlers(self) -> dict[int, Handler]:
@@ -177,7 +178,7 @@ class PopCalls:
                 field("order"),
                 field("attemptId"),
             )
-            plan = self._plans.get(key) or self._find_plan(key)
+            plan, native = self._plans.get(key) or self._find_plan(key)
             born_ms, poll_ms = born_time(fields["bornTime"]), number(fields["pollTime"])
         except UNREADABLE as error:
             raise FallBackToHandler from error
@@ -187,26 +188,32 @@ class PopCalls:
             raise FallBackToHandler
         want = service.in_turn(plan, peer)
         try:
-            taken = self._engine.take(want, now_ms, self._store.is_cold)
+            found = None if native is None else self._engine.take_natively(native, want, now_ms, opaque)
+            if found is None:
+                taken = self._engine.take(want, now_ms, self._store.is_cold)
         except (ColdData, StoreError) as error:
             raise FallBackToHandler from error  # nothing is handed out
-        if not taken.count:
+        if found is not None:
+            reply, native_shares, _, end, _, rest = found
+            service.count_natively(want, native_shares, rest)
+        elif not taken.count:
             until_ms = now_ms + min(poll_ms - age_ms, HOLD_MS_MAX)
             return self._nothing_fast(peer, opaque, fields, plan.asked, want, taken, until_ms)
-        service.count(want, taken)
-        shares = taken.shares
-        reply = found_reply(
-            opaque,
-            f'"popTime":"{taken.pop_time}","invisibleTime":"{want.invisible_ms}","reviveQid":"{taken.revive_queue_id}","restNum":"{taken.rest}",'
-            f'"startOffsetInfo":"{start_offset_info(shares)}","msgOffsetInfo":"{message_offset_info(shares)}"',
-            taken.bodies[0] if len(taken.bodies) == 1 else b"".join(taken.bodies),
-        )
-        if taken.end and self._ack.holds:
-            self._ack.hold(peer, taken.end, reply)
+        else:
+            service.count(want, taken)
+            shares, end = taken.shares, taken.end
+            reply = found_reply(
+                opaque,
+                f'"popTime":"{taken.pop_time}","invisibleTime":"{want.invisible_ms}","reviveQid":"{taken.revive_queue_id}","restNum":"{taken.rest}",'
+                f'"startOffsetInfo":"{start_offset_info(shares)}","msgOffsetInfo":"{message_offset_info(shares)}"',
+                taken.bodies[0] if len(taken.bodies) == 1 else b"".join(taken.bodies),
+            )
+        if end and self._ack.holds:
+            self._ack.hold(peer, end, reply)
             return b""
         return reply
 
-    def _find_plan(self, key: tuple[str | None, ...]) -> PopPlan:
+    def _find_plan(self, key: tuple[str | None, ...]) -> tuple[PopPlan, Any]:
         """Check the common fields of all pops with these texts. Raises FallBackToHandler, or one of UNREADABLE."""
         ext = {name: value for name, value in zip(_FIELDS, key, strict=True) if value is not None}
         if not _ONLY_TEXT.issuperset(map(type, ext.values())):
@@ -219,8 +226,8 @@ class PopCalls:
             raise FallBackToHandler
         if len(self._plans) >= PLANS_MAX:
             self._plans.clear()
-        self._plans[key] = plan
-        return plan
+        known = self._plans[key] = (plan, self._engine.plan_natively(plan.want))
+        return known
 
     def forget_plans(self) -> None:
         """Topics, groups, settings or the broker's role have changed: check everything again."""

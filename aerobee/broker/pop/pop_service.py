@@ -10,11 +10,12 @@ pop_calls.py is the encoder for remoting.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, NamedTuple, Protocol
 
+from aerobee.broker.fastpath.pop import NativeShare
 from aerobee.broker.metrics.stats import BrokerStats
 from aerobee.broker.pop.checks import PopChecks
 from aerobee.broker.pop.engine import INIT_FROM_MIN, ColdData, PopEngine, PopWant, Taken
@@ -259,7 +260,16 @@ class PopService:
         """Count the delivered messages, and wake pending pops for the remaining ones."""
         for topic, share, size in zip(taken.topics, taken.shares, taken.sizes, strict=True):
             self._stats.group_get(want.group, topic, len(share.offsets), size)
-        if taken.rest and self._waiting.count:
+        self._wake_for(want, taken.rest)
+
+    def count_natively(self, want: PopWant, shares: Iterable[NativeShare], rest: int) -> None:
+        """count() of PopEngine.take_natively()."""
+        for topic, _, _, offsets, _, size in shares:
+            self._stats.group_get(want.group, topic, len(offsets), size)
+        self._wake_for(want, rest)
+
+    def _wake_for(self, want: PopWant, rest: int) -> None:
+        if rest and self._waiting.count:
             self._waiting.wake(want.topic, want.group)  # more messages are left than this pop could take
 
     def nothing(

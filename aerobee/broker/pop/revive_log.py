@@ -8,8 +8,9 @@ Several acknowledgements of one check point share one record (tag bAck).
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
+from typing import Any
 
-from aerobee.broker.fastpath.pop import MakePopRecords, PopRecords
+from aerobee.broker.fastpath.pop import MakePopRecords, NativelyTaken, PopRecords
 from aerobee.broker.pop.check_point import (
     ACK_TAG,
     BATCH_ACK_TAG,
@@ -149,6 +150,44 @@ class ReviveLog:
             end = self._store.append_batch((message,)).end
         self.record_count += len(points) + len(acks)
         return end
+
+    @property
+    def native(self) -> PopRecords | None:
+        """The native writer, where there is one: it makes the plans for take()."""
+        return self._records
+
+    def take(
+        self,
+        plan: Any,
+        offsets: dict[tuple[str, str], dict[int, int]],
+        pop_time: int,
+        opaque: int,
+        revive_queue_id: int,
+        start: int,
+        retry_first: bool,
+        highest_first: bool,
+    ) -> NativelyTaken | None:
+        """PopRecords.take(), without the keys of the check points, which noted() adds. Raises StoreNotWritable."""
+        store = self._store
+        queue = store.queues.get((WHEEL_TIMER_TOPIC, 0))
+        if self._records is None or queue is None:
+            return None
+        store.check_writable()
+        is_awaited = self.own.is_awaited
+        taken = self._records.take(
+            plan, queue, offsets, store.store_time_now(), pop_time, opaque, revive_queue_id, start, retry_first, highest_first,
+            is_sync=store.visibility.holds,
+        )  # fmt: skip
+        if taken is not None:
+            self.record_count += len(taken[1])
+            self._soonest_ms = taken[4] - pop_time
+            self.own.written(is_awaited=is_awaited)
+        return taken
+
+    def noted(self, physical_offset: int, key: CheckPointKey) -> None:
+        """take() has written the record of a check point there."""
+        if len(self.written) < WRITTEN_MAX:
+            self.written[physical_offset] = (key, True)
 
     def close(self) -> None:
         """Release the broker: Python's garbage collection does not see native references."""
