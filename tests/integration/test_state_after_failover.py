@@ -25,7 +25,7 @@ from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.fastjson import dumps, loads
 from aerobee.store.timer import timer_files, timer_log
 from aerobee.store.timer.timer_log import TimerLog, TimerUnit
-from tests.integration.broker_calls import send_request
+from tests.integration.broker_calls import pull_request, records_of, send_request
 from tests.integration.failover_pair import Failover, break_feature, send, served
 from tests.integration.pop_requests import Popped, ack, pop, pop_request
 from tests.integration.replica_pair import figures, log_bytes, same
@@ -101,6 +101,36 @@ async def test_group_offsets_go_to_and_fro(failover: Failover) -> None:
     await copied(failover, b)
     await failover.switch(a)
     assert (a.offsets.query("g", "t", 0), a.offsets.query("new", "t", 0)) == (7, 1)
+
+
+async def test_an_offset_before_the_log_is_confirmed_stays(failover: Failover) -> None:
+    """A new master shows its log's end only when it is confirmed; its predecessor may have shown that end before."""
+    await failover.begin()
+    a = failover.a
+    await failover.pair.send(a, 6)
+    assert len(records_of(await failover.ask(a, pull_request("t", group="g")))) == 6  # the group exists
+    popped = await pop(failover.pair.client, a, "t", "popping", queue=0)
+    assert len(popped) == 6
+    hidden = a.store.log.end
+    entry = a.store.queues["t", 0].entry(2)
+    assert entry is not None
+    a.store.visibility.hold_back(entry[0])
+    assert a.store.max_offset("t", 0) == 2
+    commit = {"consumerGroup": "g", "topic": "t", "queueId": "0", "commitOffset": "5"}
+    reply = await failover.ask(a, RemotingCommand(RequestCode.UPDATE_CONSUMER_OFFSET, commit))
+    assert (reply.code, a.offsets.query("g", "t", 0)) == (ResponseCode.SUCCESS, 5)
+    reply = await failover.ask(a, pull_request("t", 5, group="g"))
+    assert reply.ext is not None
+    assert (reply.code, reply.ext["nextBeginOffset"]) == (ResponseCode.PULL_NOT_FOUND, "5")
+    assert await ack(failover.pair.client, a, popped[5]) == ResponseCode.SUCCESS
+    assert await pop(failover.pair.client, a, "t", "g", queue=0) == []
+    assert a.offsets.query("g", "t", 0) == 5, "popped messages are not delivered again"
+    a.store.visibility.show_safe(hidden)
+    assert [
+        each.queue_offset for each in records_of(await failover.ask(a, pull_request("t", 5, group="g")))
+    ] == [5]
+    reply = await failover.ask(a, pull_request("t", 7, group="g"))
+    assert reply.code == ResponseCode.PULL_OFFSET_MOVED, "no message ever had that offset"
 
 
 async def test_a_pending_reset_does_not_come_back_to_life(failover: Failover) -> None:

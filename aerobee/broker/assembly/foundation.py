@@ -102,7 +102,7 @@ class Foundation:
         self.offsets = ConsumerOffsets(
             clock=clock,
             file=self._offsets_file,
-            end_of=self.store.max_offset,
+            end_of=self.store.next_offset,
             bounds=self.bounds,
             log_end_now=lambda: self.store.log.end,
             has_pop_buffer=config.enable_pop_buffer_merge,
@@ -153,7 +153,7 @@ class Foundation:
                 self.offsets.remove_topic(topic)
         # Offsets that were saved before a topic was deleted and recreated, or before records were lost: the
         # group would skip the next messages of the queue.
-        for topic, group, queue_id in self.offsets.limit_to_ends(self.store.next_offset):
+        for topic, group, queue_id in self.offsets.limit_to_ends():
             log.warning(
                 "group %s had an offset after the end of queue %d of %s, which ends at %d: it "
                 "continues there",

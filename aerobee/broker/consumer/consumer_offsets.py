@@ -60,9 +60,10 @@ class ConsumerOffsets:
         log_end_now: Callable[[], int] = lambda: -1,
         has_pop_buffer: bool = False,
     ) -> None:
-        """`end_of(topic, queue id)` is the offset that the queue's next message gets, `bounds` say how many offsets
-        there may be; without them nothing is bounded. `log_end_now` returns the log's end, which save() writes to the
-        file; -1: unknown. `has_pop_buffer`: check points may wait in memory, which the file says, too.
+        """`end_of(topic, queue id)` is the offset that the queue's next message gets, whether or not consumers see
+        those before it; `bounds` say how many offsets there may be; without them nothing is bounded. `log_end_now`
+        returns the log's end, which save() writes to the file; -1: unknown. `has_pop_buffer`: check points may wait in
+        memory, which the file says, too.
         """
         self._end_of = end_of
         self._bounds = bounds
@@ -418,12 +419,9 @@ class ConsumerOffsets:
             "pullOffsetTable": _table_dict(self._pulled.items()),
         }
 
-    def limit_to_ends(self, end_of: Callable[[str, int], int] | None = None) -> list[tuple[str, str, int]]:
-        """Set each offset that is behind its queue's end to that end. Returns (topic, group, queue id) of these.
-
-        `end_of` replaces the constructor's.
-        """
-        end_of = end_of or self._end_of
+    def limit_to_ends(self) -> list[tuple[str, str, int]]:
+        """Set each offset that is behind its queue's end to that end. Returns (topic, group, queue id) of these."""
+        end_of = self._end_of
         lowered: list[tuple[str, str, int]] = []
         for table in (self._offsets, self._pulled):
             for (topic, group), queues in table.items():

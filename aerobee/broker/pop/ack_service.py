@@ -233,7 +233,7 @@ class AckService:
                 f"queueId[{queue_id}] is not that of the handle, which is of queue {handle.queue_id}",
             )
         self.check_handle(handle)
-        return name, self._store.min_offset(name, queue_id), self._store.max_offset(name, queue_id)
+        return name, self._store.min_offset(name, queue_id), self._store.next_offset(name, queue_id)
 
     def _message_of(
         self, group: str, topic_name: str, queue_id: int, offset: int, handle: Handle

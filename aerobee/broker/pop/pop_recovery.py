@@ -99,7 +99,7 @@ def recovering_pops(
             if 0 <= offsets.log_end <= record.physical_offset and point.offsets and not buffered:
                 # A recreated topic begins at 0: check points of the deleted one do not apply to the new
                 # queue.
-                end = store.max_offset(point.topic, point.queue_id)
+                end = store.next_offset(point.topic, point.queue_id)
                 _raise_offset(
                     offsets, point.group, point.topic, point.queue_id, min(end, point.offsets[-1] + 1)
                 )

@@ -150,7 +150,7 @@ class AfterCut:
     def _forget_noted(self, log_offset: int) -> None:
         store = self._store
         self._topics.log_cut(log_offset)
-        for topic, group, queue_id in self._offsets.limit_to_ends(store.next_offset):
+        for topic, group, queue_id in self._offsets.limit_to_ends():
             log.warning(
                 "group %s on %s queue %d goes back to the end of the remaining log", group, topic, queue_id
             )

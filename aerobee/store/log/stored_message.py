@@ -82,7 +82,7 @@ class GetStatus(Enum):
     MESSAGE_WAS_REMOVING = auto()  # the record was deleted already
     OFFSET_FOUND_NULL = auto()  # the queue has a gap here
     OFFSET_OVERFLOW_BADLY = auto()  # beyond the end
-    OFFSET_OVERFLOW_ONE = auto()  # exactly at the end: wait for the next message
+    OFFSET_OVERFLOW_ONE = auto()  # at the end, or at a stored message that is not visible yet: wait
     OFFSET_TOO_SMALL = auto()  # deleted
     NO_MATCHED_LOGIC_QUEUE = auto()  # no such queue
     NO_MESSAGE_IN_QUEUE = auto()

@@ -172,6 +172,10 @@ class MessageReader:
         if queue is None:
             return GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, self._next(0, offset), 0, 0)
         low, high = queue.min_offset, queue.readable_max
+        # A new master may not show yet what its predecessor showed. The group's offset stays: a smaller one would
+        # deliver handled messages again.
+        if high < offset <= queue.max_offset:
+            return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
         if high == 0:
             return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, self._next(0, offset), low, high)
         if offset < low:
