@@ -103,9 +103,9 @@ class ProxyAcks:
         receipt, renewed = self._receipt(group, request.receipt_handle)
         if receipt.physical_offset is None:
             raise RpcRefused(pb.INVALID_RECEIPT_HANDLE, "commit log offset is empty")
-        if self._access.is_closed:
-            await self._handles.check_record(group, topic, receipt)
         topic = await self._handles.stored_topic(group, topic, receipt, request.lite_topic)
+        if self._access.is_closed and renewed is None:
+            await self._handles.check_record(group, topic, receipt)
         await self._handles.bury(
             group, topic, receipt, request.delivery_attempt, message_id=request.message_id
         )

@@ -19,7 +19,8 @@ from aerobee.message import Record, decode_record
 from aerobee.property_names import LITE_TOPIC
 from aerobee.proxy.background import Background
 from aerobee.proxy.cluster import ProxyCluster
-from aerobee.remoting.body.pop_handle import real_topic, topic_before_retry
+from aerobee.remoting.body.pop_handle import real_topic
+from aerobee.remoting.body.subscription import TYPE_TAG
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand, boolean_text
 
@@ -121,14 +122,37 @@ class Handles:
         return lite_queue(topic, lite_topic)
 
     async def check_record(self, group: str, topic: str, receipt: Receipt) -> None:
-        """Raise RpcRefused unless the receipt's physical offset is of a message of this topic. The proxy's own user may read every
-        record, and a client writes the offset.
+        """Raise RpcRefused unless the receipt's physical offset is that of the message at the queue offset which it names. `topic` is
+        where the receipt is valid.
+
+        A client writes both, and the proxy's own user may read every record. The queue says where its message lies: a record that is read
+        at the physical offset alone may be forged, inside the body of another message.
         """
-        record = await self._record(topic, receipt)
-        if topic_before_retry(record.topic, group) != topic:
-            raise RpcRefused(
-                pb.INVALID_RECEIPT_HANDLE, f"the receipt handle is of no message of topic {topic}"
-            )
+        handle = receipt.handle
+        stored = topic if split_lite_queue(topic) else real_topic(topic, group, handle.retry)
+        fields = {
+            "consumerGroup": group,  # which the proxy's user may consume with
+            "topic": stored,
+            "queueId": str(handle.queue_id),
+            "queueOffset": str(handle.queue_offset),
+            "maxMsgNums": "1",
+            "sysFlag": "4",  # the request contains the subscription, and does not wait
+            "commitOffset": "0",
+            "suspendTimeoutMillis": "0",
+            "subscription": "*",
+            "subVersion": "0",
+            "expressionType": TYPE_TAG,
+            "bname": handle.broker_name,
+        }
+        try:
+            answer = await self._call(RequestCode.PULL_MESSAGE, fields, topic, receipt)
+            record = decode_record(answer.body, check_crc=False)
+        except (RemoteError, MalformedRecord) as error:
+            text = f"the broker has no message at the receipt handle's queue offset: {error}"
+            raise RpcRefused(pb.INVALID_RECEIPT_HANDLE, text) from error
+        if record.physical_offset != receipt.physical_offset:
+            text = f"the receipt handle is of no message of topic {_parent(topic)}"
+            raise RpcRefused(pb.INVALID_RECEIPT_HANDLE, text)
 
     async def _record(self, topic: str, receipt: Receipt) -> Record:
         fields = {"topic": topic, "offset": str(receipt.physical_offset), "bname": receipt.handle.broker_name}
