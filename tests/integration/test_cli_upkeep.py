@@ -118,6 +118,24 @@ def test_a_group_is_created_and_updated(run: Run) -> None:
     assert run("group", "update", "billing")[0] == 2
 
 
+def test_a_group_has_attributes(run: Run) -> None:
+    bound = ("--attribute", "lite.bind.topic=sessions")
+    assert document(run, "group", "create", "agents", *bound)["created"] is True
+    assert document(run, "group", "create", "agents", *bound)["created"] is False
+    code, _, error = run("group", "create", "agents", "--attribute", "lite.bind.topic=others")
+    assert (code, "`aerobee group update agents` changes them" in error) == (2, True)
+    changes = ("--attribute", "lite.sub.client.quota=7", "--remove-attribute", "lite.bind.topic")
+    changed = document(run, "group", "update", "agents", *changes)
+    assert changed["attributes"] == [
+        {"name": "lite.sub.client.quota", "value": "7"},
+        {"name": "lite.bind.topic", "value": None},
+    ]
+    code, _, error = run("group", "update", "agents", "--remove-attribute", "lite.bind.topic")
+    assert (code, "is not set" in error) == (1, True), error
+    code, _, error = run("group", "update", "agents", "--attribute", "lite.bind.topic")
+    assert (code, "expected NAME=VALUE" in error) == (2, True)
+
+
 def test_topics_and_groups_go_to_another_cluster(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,6 +43,18 @@ Broadcast = Annotated[
 Orderly = Annotated[
     bool | None, typer.Option("--orderly/--no-orderly", help="Whether POP delivers each queue in order.")
 ]
+Attributes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--attribute",
+        metavar="NAME=VALUE",
+        help="Attribute of the group, e.g. lite.bind.topic=sessions (repeatable). Makes a lite group with lite.bind.topic.",
+    ),
+]
+RemovedAttributes = Annotated[
+    list[str] | None,
+    typer.Option("--remove-attribute", metavar="NAME", help="Attribute to remove (repeatable)."),
+]
 
 
 def create_group(
@@ -52,6 +64,7 @@ def create_group(
     consume: Consume = None,
     broadcast: Broadcast = None,
     orderly: Orderly = None,
+    attribute: Attributes = None,
     broker: AtBroker = None,
     cluster: ClusterName = None,
     nameserver: NameServers = NAMESERVER_DEFAULT,
@@ -61,16 +74,20 @@ def create_group(
     out = Output(as_json)
     check_group_name(group)
     wanted = _wanted(retries, retry_queues, consume, broadcast, orderly)
+    attributes = parse_attributes(attribute)
 
     async def command(stop: Stop) -> None:
         async with open_admin(nameserver) as admin:
             there = await _existing(admin, group, cluster, broker)
-            fresh = replace(SubscriptionGroupConfig(group), **wanted)
+            fresh = replace(SubscriptionGroupConfig(group, attributes=attributes), **wanted)
             other = [
                 address
                 for address, config in there.items()
                 if config is not None
-                and any(getattr(config, name) != value for name, value in wanted.items())
+                and (
+                    any(getattr(config, name) != value for name, value in wanted.items())
+                    or any(config.attributes.get(name) != value for name, value in attributes.items())
+                )
             ]
             if other:
                 raise UsageError(
@@ -96,6 +113,8 @@ def update_group(
     consume: Consume = None,
     broadcast: Broadcast = None,
     orderly: Orderly = None,
+    attribute: Attributes = None,
+    remove_attribute: RemovedAttributes = None,
     broker: AtBroker = None,
     cluster: ClusterName = None,
     nameserver: NameServers = NAMESERVER_DEFAULT,
@@ -105,9 +124,10 @@ def update_group(
     out = Output(as_json)
     check_group_name(group)
     wanted = _wanted(retries, retry_queues, consume, broadcast, orderly)
-    if not wanted:
+    attributes = parse_attributes(attribute) | {f"-{name}": "" for name in remove_attribute or ()}
+    if not wanted and not attributes:
         raise UsageError(
-            "no change is given: use --retries, --retry-queues, --consume, --broadcast or --orderly"
+            "no change is given: use --retries, --retry-queues, --consume, --broadcast, --orderly, --attribute or --remove-attribute"
         )
 
     async def command(stop: Stop) -> None:
@@ -122,11 +142,13 @@ def update_group(
                     f"group {group} does not exist there; `aerobee group create {group}` creates it"
                 )
             for address, config in there.items():
-                await admin.put_groups(address, [replace(config, **wanted)])
+                await admin.put_groups(address, [replace(config, attributes=attributes, **wanted)])
         brokers = sorted(there)
-        changed = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in wanted.items())
+        changes = {name.replace("_", " "): value for name, value in wanted.items()} | attributes
+        changed = ", ".join(f"{name} {value}".rstrip() for name, value in changes.items())
+        rows = [{"name": name.lstrip("-"), "value": value or None} for name, value in attributes.items()]
         out.document(
-            {"group": group, "changed": wanted, "brokers": brokers},
+            {"group": group, "changed": wanted, "attributes": rows, "brokers": brokers},
             f"set {changed} for group {group} at {', '.join(brokers)}",
         )
 
@@ -149,6 +171,17 @@ def _wanted(
         "consume_message_orderly": orderly,
     }
     return {name: value for name, value in values.items() if value is not None}
+
+
+def parse_attributes(words: list[str] | None) -> dict[str, str]:
+    """{name: value} of `--attribute NAME=VALUE`. Raises UsageError."""
+    found = {}
+    for word in words or ():
+        name, separator, value = word.partition("=")
+        if not separator or not name or not value:
+            raise UsageError(f"--attribute is {word!r}, expected NAME=VALUE, e.g. lite.bind.topic=sessions")
+        found[name] = value
+    return found
 
 
 async def _existing(
