@@ -61,7 +61,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "aerobee trace 7F0000010A3C18B4AAC2000000000000",
         "aerobee trace 7F0000010A3C18B4AAC2000000000000 --since 2h",
     ),
-    "why": ("aerobee why --group billing", "aerobee why --group billing --topic orders"),
+    "why": ("aerobee why billing", "aerobee why --group billing --topic orders"),
     "top": ("aerobee top", "aerobee top --interval 5s --count 3"),
     "topic list": ("aerobee topic list", "aerobee topic list --all --watch 2s"),
     "topic create": (

@@ -60,7 +60,7 @@ def list_topics(
         ]
         out.table(
             rows,
-            {"topic": "topic", "kind": "kind"} if all_topics else {"topic": "topic"},
+            {"topic": "topic", "kind": "topic kind"} if all_topics else {"topic": "topic"},
             empty="there are no topics yet; create one with `aerobee topic create NAME` or by sending to it "
             "(`--all` shows system topics)"
             if brokers

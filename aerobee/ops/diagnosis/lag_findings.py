@@ -33,10 +33,10 @@ GROUPS_MAX = 500  # groups whose lag is read
 QUEUES_MAX = 32  # queues of one group whose growth is read
 BACKLOG_S = 10.0  # a lag that the group consumes within this time is no WARN
 _ADVICE: Mapping[LagState, str] = {
-    LagState.MISMATCH: "give all members the same subscriptions: `aerobee why {group}` names the members",
+    LagState.MISMATCH: "give all members the same subscriptions: `aerobee why --group {group}` names the members",
     LagState.STOP: "start its consumers, or delete the group: `aerobee group delete {group}`",
-    LagState.BLOCKED: "`aerobee why {group}` names the member that holds the queue: restart it",
-    LagState.STALL: "`aerobee why {group}` tells what keeps it from its messages",
+    LagState.BLOCKED: "`aerobee why --group {group}` names the member that holds the queue: restart it",
+    LagState.STALL: "`aerobee why --group {group}` tells what keeps it from its messages",
     LagState.WARN: "add members, or make the listener faster: `aerobee group lag {group} --watch 5` shows the lag",
 }
 

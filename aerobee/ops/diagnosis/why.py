@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from aerobee.errors import UsageError
 from aerobee.host_port import NAMESERVER_DEFAULT
 from aerobee.message import check_group_name
 from aerobee.ops.diagnosis.why_facts import gather_group, gather_message
@@ -25,7 +26,12 @@ def register(app: typer.Typer) -> None:
 
 
 def why(
-    group: Annotated[str, typer.Option("--group", "-g", help="The consumer group.")],
+    name: Annotated[
+        str | None, typer.Argument(metavar="[GROUP]", help="The consumer group, instead of --group.")
+    ] = None,
+    group_option: Annotated[
+        str | None, typer.Option("--group", "-g", metavar="GROUP", help="The consumer group.")
+    ] = None,
     topic: Annotated[str | None, typer.Option("--topic", "-t", help="This topic of the group only.")] = None,
     message_id: Annotated[
         str | None,
@@ -36,6 +42,7 @@ def why(
 ) -> None:
     """Explain why a group has not consumed, lags, or consumed twice: for one message, or in general."""
     out = Output(as_json)
+    group = _one_of(name, group_option)
     check_group_name(group)
 
     async def command(stop: Stop) -> int:
@@ -61,3 +68,12 @@ def why(
         return int(ExitCode.NOT_FOUND if missing else ExitCode.DONE)
 
     raise typer.Exit(run(command))
+
+
+def _one_of(name: str | None, group: str | None) -> str:
+    """The group, given as an argument or as an option. Raises UsageError."""
+    if name and group and name != group:
+        raise UsageError(f"the group is {name!r} and --group {group!r}: name one group")
+    if not (name or group):
+        raise UsageError("name a group: `aerobee why GROUP`; `aerobee group list` shows the groups")
+    return name or group or ""
