@@ -16,6 +16,7 @@ from typing import Any
 
 from aerobee.client import Admin, ReceivedMessage, Sql
 from aerobee.client.base.results import QueueStats
+from aerobee.console.masks import Masks
 from aerobee.errors import AerobeeError, UsageError
 from aerobee.message import MessageQueue, check_topic_name
 from aerobee.words import plural
@@ -94,8 +95,9 @@ class _Window:
 class Browser:
     """Reads pages of messages."""
 
-    def __init__(self, admin: Admin) -> None:
+    def __init__(self, admin: Admin, masks: Masks | None = None) -> None:
         self._admin = admin
+        self._masks = masks or Masks()
         self._gate = asyncio.Semaphore(READS_AT_ONCE)
 
     async def page(self, search: Search, page_max: int = PAGE_MAX) -> dict[str, Any]:
@@ -104,6 +106,8 @@ class Browser:
         Raises UsageError, and the failure of a broker if no queue can be read.
         """
         search.check()
+        if search.filter_by == "text" and self._masks.hides(search.topic):
+            raise UsageError(f"fields of {search.topic} are hidden: its bodies cannot be searched")
         stats = await self._admin.topic_stats(search.topic)
         rows = _chosen(stats, search.queue)
         left_out = max(0, len(rows) - QUEUES_MAX)

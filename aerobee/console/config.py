@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -9,6 +10,8 @@ from aerobee.errors import ConfigError
 from aerobee.host_port import is_loopback
 
 PORT = 8_080
+CLUSTERS_MAX = 32
+CLUSTER_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
@@ -18,6 +21,8 @@ class ConsoleConfig:
 
     nameserver: str
     """Addresses of the NameServers, separated by ;."""
+    further_clusters: tuple[tuple[str, str], ...] = ()
+    """Further clusters that the pages show: name and addresses of the NameServers of each. The console uses the same keys for them."""
     host: str = "127.0.0.1"
     """Address of the listener."""
     port: int = PORT
@@ -46,6 +51,8 @@ class ConsoleConfig:
     """Plan of `aerobee spark placement` to show."""
     schemas: tuple[str, ...] = ()
     """Schema files of topics for the message browser: TOPIC=FILE of Avro, TOPIC=FILE#MESSAGE of Protocol Buffers."""
+    masks: tuple[str, ...] = ()
+    """Fields of bodies that the pages hide: TOPIC=FIELD[,FIELD…]."""
     prometheus_url: str = ""
     """a Prometheus server that scrapes the brokers, for charts over a day and a month"""
     refresh_s: float = 2.0
@@ -54,6 +61,14 @@ class ConsoleConfig:
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65_535:
             raise ConfigError(f"the console's port is {self.port}, must be 0 to 65535")
+        names = [name for name, _ in self.further_clusters]
+        for name, nameserver in self.further_clusters:
+            if not CLUSTER_NAME.fullmatch(name) or not nameserver:
+                raise ConfigError(
+                    f"--also {name}={nameserver}: write NAME=HOST:PORT, the name of letters, digits, ., _ and -"
+                )
+        if len(set(names)) < len(names) or len(names) > CLUSTERS_MAX:
+            raise ConfigError(f"--also names each cluster once, and at most {CLUSTERS_MAX}")
         if self.refresh_s < 0.2:
             raise ConfigError(f"the console's refresh interval is {self.refresh_s} s, must be at least 0.2 s")
         if self.prometheus_url and not self.prometheus_url.startswith(("http://", "https://")):

@@ -8,6 +8,8 @@ POST /api/plan            shows a placement plan; changes nothing
 POST /api/act/ACTION      actions.py; {"dry_run": true} returns a preview
 GET  /api/stream          an event after each refresh of the snapshot
 GET  /api/tail?topic=     new messages of a topic
+
+Every path takes `cluster`, the name of one of --also; without it the first cluster is meant.
 """
 
 from __future__ import annotations
@@ -17,7 +19,6 @@ import json
 import logging
 import socket
 from collections.abc import AsyncGenerator
-from dataclasses import replace
 from hashlib import sha256
 from importlib import resources
 from typing import Any
@@ -26,27 +27,20 @@ import orjson
 from aiohttp import web
 
 from aerobee.access.refusals import Refusals
-from aerobee.client import ClientConfig, Producer
+from aerobee.client import ClientConfig
 from aerobee.clock import Clock, SystemClock
 from aerobee.console.access import COOKIE, SESSION_S, Access, Session
-from aerobee.console.actions import Actions
 from aerobee.console.audit import Audit
-from aerobee.console.body_schemas import BodySchemas
-from aerobee.console.charts import Charts
+from aerobee.console.cluster_pages import ClusterPages
 from aerobee.console.cluster_users import ClusterUsers
 from aerobee.console.config import ConsoleConfig
 from aerobee.console.fair_share import FairShare
-from aerobee.console.placement_view import PlacementView
 from aerobee.console.prometheus import Prometheus
-from aerobee.console.snapshot import Snapshot
-from aerobee.console.tail import Tails
-from aerobee.console.topology import Topology
 from aerobee.console.users import Role
-from aerobee.console.views import Views, needed
+from aerobee.console.views import needed
 from aerobee.errors import AerobeeError, ConfigError, UsageError
 from aerobee.host_port import is_loopback, join_address
 from aerobee.monitoring.web_listener import WebListener
-from aerobee.placement.cluster import PlacementAdmin
 
 log = logging.getLogger(__name__)
 BODY_MAX = 5 * 1024 * 1024
@@ -65,32 +59,18 @@ class ConsoleServer:
         """Raises ConfigError for an invalid file of users."""
         self.config = config
         self._clock = clock or SystemClock()
-        self._admin = PlacementAdmin(config.nameserver, client=client)
-        # The console may start before its cluster: its pages say what does not answer.
-        patient = replace(client or ClientConfig(), require_nameserver=False)
-        self._producer = Producer(config.nameserver, "CONSOLE_PRODUCER", client=patient)
-        by_cluster = ClusterUsers(self._admin, config.nameserver, client) if config.cluster_users else None
+        self._prometheus = Prometheus(config.prometheus_url, self._clock) if config.prometheus_url else None
+        self._clusters = {
+            name: ClusterPages(nameserver, config, self._clock, self._prometheus, client)
+            for name, nameserver in (("", config.nameserver), *config.further_clusters)
+        }
+        first = self._clusters[""]
+        self._admin, self._views, self.snapshot = first.admin, first.views, first.snapshot
+        by_cluster = ClusterUsers(first.admin, config.nameserver, client) if config.cluster_users else None
         self._access = Access(config, self._clock, by_cluster)
         self._audit = Audit(config.audit_file, self._clock)
         self._refusals = Refusals()
-        self.snapshot = Snapshot(self._admin, self._clock, config.refresh_s)
-        self._placement = PlacementView(self._admin, self._clock, config.nameserver, config.plan_file)
-        self._prometheus = Prometheus(config.prometheus_url, self._clock) if config.prometheus_url else None
-        charts = Charts(self.snapshot.history, self._clock, self._prometheus)
-        topology = Topology(self._admin, self.snapshot, self._clock, client)
-        self._views = Views(
-            self._admin,
-            self.snapshot,
-            self._clock,
-            self._placement,
-            charts,
-            topology,
-            BodySchemas(config.schemas),
-        )
-        self._actions = Actions(self._admin, self._producer, self._clock, config.nameserver, topology)
-        self._tails = Tails(self._admin)
         self._streams = FairShare(lambda: STREAMS_MAX)
-        self._event: tuple[int, bytes] = (-1, b"")  # a snapshot, encoded once for all streams
         self._static = _static_files()
         self._listener: WebListener | None = None
         self.address = join_address(config.host, config.port)
@@ -118,9 +98,8 @@ class ConsoleServer:
         self._listener = listener
         host, port = listener.address
         self.address = join_address(host, port)
-        await self._admin.start()
-        await self._producer.start()
-        self.snapshot.start()
+        for cluster in self._clusters.values():
+            await cluster.start()
         if not is_loopback(self.config.host):
             log.warning("the console at %s uses plain HTTP: use a reverse proxy with TLS", self.address)
 
@@ -143,13 +122,13 @@ class ConsoleServer:
         listener, self._listener = self._listener, None
         if listener is None:
             return
-        await self._tails.stop()
-        await self.snapshot.stop()
+        for cluster in self._clusters.values():
+            await cluster.stop()
         await listener.stop()
         if self._prometheus is not None:
             await self._prometheus.close()
-        await self._producer.close()
-        await self._admin.close()
+        for cluster in self._clusters.values():
+            await cluster.close()
 
     # --- pages
 
@@ -181,7 +160,9 @@ class ConsoleServer:
         document: dict[str, Any] = {
             "has_login": self._access.has_login,
             "read_only": self.config.read_only,
-            "nameserver": self.config.nameserver,
+            "clusters": [
+                {"name": name, "nameserver": each.nameserver} for name, each in self._clusters.items()
+            ],
         }
         if session is not None:
             document |= {
@@ -235,13 +216,21 @@ class ConsoleServer:
 
     # --- data
 
+    def _cluster_of(self, request: web.Request) -> ClusterPages:
+        """The cluster that a request names, or the first. Raises HTTPNotFound."""
+        found = self._clusters.get(request.query.get("cluster", ""))
+        if found is None:
+            raise web.HTTPNotFound(reason="unknown cluster")
+        return found
+
     async def _view(self, request: web.Request) -> web.Response:
-        view = self._views.paths.get(request.match_info["name"])
+        cluster = self._cluster_of(request)
+        view = cluster.views.paths.get(request.match_info["name"])
         if view is None:
             raise web.HTTPNotFound(reason="unknown view")
-        self.snapshot.asked()
-        if not self.snapshot.number:
-            await self.snapshot.first()
+        cluster.snapshot.asked()
+        if not cluster.snapshot.number:
+            await cluster.snapshot.first()
         try:
             return web.json_response(await view(request.query))
         except UsageError as error:
@@ -253,7 +242,7 @@ class ConsoleServer:
         if request.content_type != "application/json":
             raise web.HTTPUnsupportedMediaType(reason="the body must be application/json")
         try:
-            return web.json_response(await self._placement.of_text(await request.read()))
+            return web.json_response(await self._cluster_of(request).placement.of_text(await request.read()))
         except UsageError as error:
             return web.json_response({"error": str(error)}, status=400)
         except AerobeeError as error:
@@ -261,9 +250,10 @@ class ConsoleServer:
 
     async def _act(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
-        if name not in self._actions.table:
+        table = self._cluster_of(request).actions.table
+        if name not in table:
             raise web.HTTPNotFound(reason="unknown action")
-        role, run = self._actions.table[name]
+        role, run = table[name]
         session = self._access.session_of(request)
         if session is None:  # the session has ended since the middleware checked it
             raise web.HTTPUnauthorized(reason="login required")
@@ -312,35 +302,35 @@ class ConsoleServer:
     def _record(
         self, request: web.Request, session: Session, name: str, fields: dict[str, Any], result: str
     ) -> None:
+        cluster = request.query.get("cluster", "")
         self._audit.write(
             user=session.user.name,
             address=self._access.client_of(request),
             action=name,
-            fields=fields,
+            fields={**fields, "cluster": cluster} if cluster else fields,
             result=result,
         )
 
     # --- events
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
+        cluster = self._cluster_of(request)
+
         async def looks() -> AsyncGenerator[bytes, None]:
             number = -1
             while True:
-                self.snapshot.asked()
-                await self.snapshot.next(number)
-                number = self.snapshot.number
-                if number != self._event[0]:
-                    self._event = number, json.dumps(self.snapshot.overview()).encode()
-                yield self._event[1]
+                number, event = await cluster.next_event(number)
+                yield event
 
-        return await self._events(request, looks())
+        return await self._events(request, cluster, looks())
 
     async def _tail(self, request: web.Request) -> web.StreamResponse:
         try:
             topic = needed(request.query, "topic")
         except UsageError as error:
             return web.json_response({"error": str(error)}, status=400)
-        watched = self._tails.watch(topic, self._access.viewer_of(request))
+        cluster = self._cluster_of(request)
+        watched = cluster.tails.watch(topic, self._access.viewer_of(request))
 
         async def messages() -> AsyncGenerator[bytes, None]:
             try:
@@ -349,9 +339,11 @@ class ConsoleServer:
             finally:
                 await watched.aclose()
 
-        return await self._events(request, messages())
+        return await self._events(request, cluster, messages())
 
-    async def _events(self, request: web.Request, events: AsyncGenerator[bytes, None]) -> web.StreamResponse:
+    async def _events(
+        self, request: web.Request, cluster: ClusterPages, events: AsyncGenerator[bytes, None]
+    ) -> web.StreamResponse:
         """Send server-sent events until the page closes the connection."""
         ended = asyncio.Event()
         slot = self._streams.take(self._access.viewer_of(request), ended.set)
@@ -377,7 +369,7 @@ class ConsoleServer:
                 if self._access.session_of(request) is None:
                     return response  # logged out, or deleted at the cluster
                 if not done:
-                    self.snapshot.asked()
+                    cluster.snapshot.asked()
                     await response.write(b": still here\n\n")
                     continue
                 event, waiting = waiting.result(), None

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from aerobee.client import Admin, ReceivedMessage
+from aerobee.console.masks import Masks
 from aerobee.console.views import shown
 from aerobee.errors import AerobeeError
 from aerobee.message import MessageQueue
@@ -37,8 +38,9 @@ class _Watcher(asyncio.Queue[dict[str, Any] | None]):
 class Tails:
     """One task for each watched topic."""
 
-    def __init__(self, admin: Admin) -> None:
+    def __init__(self, admin: Admin, masks: Masks | None = None) -> None:
         self._admin = admin
+        self._masks = masks
         self._watchers: dict[str, set[_Watcher]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._begun: set[str] = set()  # topics whose end offsets are known: messages after them are shown
@@ -158,7 +160,7 @@ class Tails:
 
     def _event(self, message: ReceivedMessage, queue: MessageQueue) -> dict[str, Any]:
         try:
-            return {"message": shown(message, BODY_MAX)}
+            return {"message": shown(message, BODY_MAX, masks=self._masks)}
         except Exception as error:
             log.exception("a message of %s cannot be shown", queue)
             return {"error": f"internal error of the console at a message of {queue}: {error!r}"}

@@ -12,6 +12,7 @@ from aerobee.console.body_schemas import BodySchemas, ResponseBodies
 from aerobee.console.browse import Browser, Search
 from aerobee.console.charts import Charts
 from aerobee.console.history import CLUSTER, Kind
+from aerobee.console.masks import Masks, masked
 from aerobee.console.placement_view import PlacementView
 from aerobee.console.rebalances import rebalance_row
 from aerobee.console.schedule_actions import next_ticks
@@ -41,6 +42,7 @@ WHOLE_BODY_MAX = 4 * 1024 * 1024  # of one message
 FOUND_MAX = 64
 DEAD_LETTERS_MAX = 200
 SCHEDULES_MAX = 500
+ORIGINS = ("RETRY_TOPIC", "REAL_TOPIC")  # properties with the original topic of a message
 PAGE_ROWS = 100  # rows of a list in one response
 NUMBER_DIGITS_MAX = 15
 
@@ -78,12 +80,14 @@ class Views:
         charts: Charts,
         topology: Topology,
         schemas: BodySchemas,
+        masks: Masks,
     ) -> None:
         self._bodies = schemas.for_response
+        self._masks = masks
         self._admin = admin
         self._charts = charts
         self._topology = topology
-        self._browser = Browser(admin)
+        self._browser = Browser(admin, masks)
         self._placement = placement
         self._snapshot = snapshot
         self._clock = clock
@@ -282,7 +286,9 @@ class Views:
                 cursor=query.get("cursor", ""),
             )
         )
-        return found | {"messages": _all_shown(found.pop("messages"), self._bodies(), LISTED_BODY_MAX)}
+        return found | {
+            "messages": _all_shown(found.pop("messages"), self._bodies(), self._masks, LISTED_BODY_MAX)
+        }
 
     async def message(self, query: Query) -> dict[str, Any]:
         """The message at an `offset` of a `queue` (broker/id) of a `topic`, with its whole body."""
@@ -291,7 +297,7 @@ class Views:
         if not queue_id.isdecimal() or len(queue_id) > 9:
             raise UsageError(f"queue is {query['queue']!r}, not broker/id")
         found = await self._admin.message_at(MessageQueue(topic, broker, int(queue_id)), offset)
-        return {"message": shown(found, WHOLE_BODY_MAX, self._bodies())}
+        return {"message": shown(found, WHOLE_BODY_MAX, self._bodies(), masks=self._masks)}
 
     async def messages(self, query: Query) -> dict[str, Any]:
         """Messages by `id` (a unique key needs the topic), by `key`, or by `time` in ms: the first of each queue from then on."""
@@ -306,7 +312,7 @@ class Views:
             found = await self._at_time(needed(query, "topic"), number(query, "time"))
         else:
             raise UsageError("give an id, a key or a time")
-        return {"messages": _all_shown(found, self._bodies())}
+        return {"messages": _all_shown(found, self._bodies(), self._masks)}
 
     async def _at_time(self, topic: str, time_ms: int) -> list[ReceivedMessage]:
         found = []
@@ -363,7 +369,7 @@ class Views:
                     "error": dead.error,
                     "tries": dead.tries,
                     "died_ms": dead.died_ms,
-                    "message": shown(dead.message, bodies=bodies, topic=dead.topic),
+                    "message": shown(dead.message, bodies=bodies, topic=dead.topic, masks=self._masks),
                 }
             )
             if len(rows) >= DEAD_LETTERS_MAX:
@@ -529,25 +535,39 @@ def _page(query: Query) -> int:
 
 
 def _all_shown(
-    messages: list[ReceivedMessage], bodies: ResponseBodies, body_max: int = BODY_MAX
+    messages: list[ReceivedMessage], bodies: ResponseBodies, masks: Masks, body_max: int = BODY_MAX
 ) -> list[dict[str, Any]]:
     """As shown(). Each message is released before the body of the next one is inflated, which may take 16 MiB."""
     messages.reverse()
-    return [shown(messages.pop(), body_max, bodies) for _ in range(len(messages))]
+    return [shown(messages.pop(), body_max, bodies, masks=masks) for _ in range(len(messages))]
 
 
 def shown(
-    message: ReceivedMessage, body_max: int = BODY_MAX, bodies: ResponseBodies | None = None, topic: str = ""
+    message: ReceivedMessage,
+    body_max: int = BODY_MAX,
+    bodies: ResponseBodies | None = None,
+    topic: str = "",
+    masks: Masks | None = None,
 ) -> dict[str, Any]:
     """A message for a page: the body as base64, truncated to `body_max` bytes, and `decoded` by the schema of `topic`, by
-    default the message's."""
+    default the message's. `masks` hide fields of the body; a body with hidden fields is not decoded by a schema."""
     document = shown_document(message)
     del document["encoding"]
     body, _ = message.body_or_stored()
+    names = (
+        topic,
+        message.topic,
+        message.queue.topic,
+        *(message.properties.get(each, "") for each in ORIGINS),
+    )
+    paths = masks.paths_of(names) if masks is not None else ()
+    if paths:
+        body = masked(body, paths)
     return document | {
         "queue_topic": message.queue.topic,
         "body": b64encode(body[:body_max]).decode(),
         "body_bytes": len(body),
         "is_cut": len(body) > body_max,
-        "decoded": bodies.decoded(topic or message.topic, body) if bodies is not None else None,
+        "is_masked": bool(paths),
+        "decoded": bodies.decoded(topic or message.topic, body) if bodies is not None and not paths else None,
     }

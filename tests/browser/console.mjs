@@ -281,7 +281,10 @@ const steps = {
     await page.getByText(/read, 1 match/).waitFor();
     // A binary body and hostile text, which stays text.
     await open("messages?topic=binary", "Messages");
+    await page.locator("table.messages button.plain").nth(2).waitFor();
+    for (const each of await page.locator("table.messages button.plain").all()) await each.click();
     await page.locator("article pre", { hasText: '"packed": true' }).waitFor();
+    await page.locator("article pre", { hasText: '"price": 1.5' }).waitFor(); // CBOR
     await page.locator("article pre", { hasText: "<img src=x onerror=alert(1)>" }).waitFor();
     assert.equal(await page.locator("main img, main script").count(), 0);
     await open(`messages?topic=orders&by=id&what=${world.message}`, "Messages");
@@ -299,6 +302,32 @@ const steps = {
     await page.getByText("Live: new messages appear at the top.").waitFor();
     await page.locator("table.messages caption", { hasText: "the newest first" }).waitFor();
     await page.getByRole("button", { name: "Stop" }).click();
+  },
+  // Appendix A of RFC 8949, and bytes that are no CBOR.
+  async cbor() {
+    await open("overview", "Overview");
+    const wrong = await page.evaluate(async ([right, bad]) => {
+      const { cbor, pretty } = await import("/static/binary.js");
+      const bytes = (text) => Uint8Array.from(text.match(/../g).map((each) => Number.parseInt(each, 16)));
+      const read = (text) => { try { return JSON.stringify(JSON.parse(pretty(cbor(bytes(text))))); } catch (error) { return `refused: ${error.message}`; } };
+      return [...right.filter(([text, value]) => read(text) !== JSON.stringify(value)), ...bad.filter((text) => !read(text).startsWith("refused"))].map((each) => [each, read(String(each[0]))]);
+    }, [
+      [["83010203", [1, 2, 3]], ["8301820203820405", [1, [2, 3], [4, 5]]], ["a26161016162820203", { a: 1, b: [2, 3] }], ["bf61610161629f0203ffff", { a: 1, b: [2, 3] }], ["9f018202039f0405ffff", [1, [2, 3], [4, 5]]],
+        ["81f93e00", [1.5]], ["81f97bff", [65504]], ["81fb3ff199999999999a", [1.1]], ["811bffffffffffffffff", ["18446744073709551615"]], ["8120", [-1]], ["813903e7", [-1000]], ["82f5f6", [true, null]],
+        ["81c11a514b67b0", [{ tag: 1, value: 1363896240 }]], ["817f657374726561646d696e67ff", ["streaming"]], ["815f42010243030405ff", ["0x0102030405"]]],
+      ["01", "8301", "9b00ffffffffffffff", "ff", "81", "9f01", "a1ff01", "811c", "a10a", "bf61", "84ffffffff", "9f".repeat(100)],
+    ]);
+    assert.deepEqual(wrong, []);
+  },
+  async several() {
+    await open("topics", "Topics", world.several);
+    await page.locator("td", { hasText: "orders" }).first().waitFor();
+    await check("several-clusters");
+    await page.getByLabel("Cluster", { exact: true }).selectOption("nothing-there");
+    await page.waitForURL(/cluster=nothing-there#\/overview/);
+    await page.locator(".error", { hasText: /127\.0\.0\.1:1/ }).waitFor();
+    await page.goto(`${world.several}#/overview`);
+    await page.locator("td", { hasText: "orders" }).first().waitFor();
   },
   async trace() {
     await open(`trace?id=${world.message}`, "Trace");

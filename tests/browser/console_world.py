@@ -63,6 +63,9 @@ async def main() -> None:
             await producer.send(
                 Message("binary", bytes.fromhex("82a67061636b6564c3a573746f6e65cb4004000000000000"))
             )
+            await producer.send(
+                Message("binary", bytes.fromhex("bf657072696365f93e00656c696e657383010203ff"))
+            )
             await producer.send(Message("binary", b"<img src=x onerror=alert(1)>", tag="<b>tag</b>"))
         plan = path / "plan.json"
         plan.write_bytes(a_plan(broker.config.broker_name).encode())
@@ -79,6 +82,7 @@ async def main() -> None:
             return server
 
         plain = await console(audit_file=path / "audit.jsonl", plan_file=plan)
+        several = await console(further_clusters=(("nothing-there", "127.0.0.1:1"),))
         login = await console(audit_file=path / "audit-of-users.jsonl", users_file=users)
         proxy = await console(users_file=users, user_header="X-User")
         read_only = await console(read_only=True)
@@ -94,6 +98,7 @@ async def main() -> None:
             "login": login.url,
             "proxy": proxy.url,
             "read_only": read_only.url,
+            "several": several.url,
             "access": access.url,
             "topics": asked.topics,
             "broker": broker.address,

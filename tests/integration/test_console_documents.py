@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from base64 import b64decode
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -9,7 +12,9 @@ import pytest
 
 from aerobee import Message
 from aerobee.client import ConsumeFrom, ConsumerConfig, PushConsumer
+from aerobee.console.config import ConsoleConfig
 from aerobee.console.server import ConsoleServer
+from aerobee.errors import ConfigError
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.testing import LocalCluster
 from tests.integration.console_server import console
@@ -201,3 +206,78 @@ async def test_settings_of_a_topic_and_of_a_group_are_changed(cluster: LocalClus
         )
         await act(session, server, "group-delete", {"group": "billing", "confirm": "billing"})
         assert "billing" not in {each.name for each in await admin.groups()}
+
+
+async def test_one_console_shows_several_clusters(cluster: LocalCluster, tmp_path: Path) -> None:
+    audit = tmp_path / "audit.jsonl"
+    async with LocalCluster() as other:
+        await other.create_topic("elsewhere", queues=1)
+        further = (("other", other.nameserver_address),)
+        async with (
+            console(cluster, further_clusters=further, audit_file=audit) as server,
+            aiohttp.ClientSession() as session,
+        ):
+            about = await get(session, server, "session")
+            assert [(each["name"], each["nameserver"]) for each in about["clusters"]] == [
+                ("", cluster.nameserver_address),
+                ("other", other.nameserver_address),
+            ]
+
+            async def found(**query: str) -> bool:
+                rows = (await get(session, server, "topics", filter="elsewhere", **query))["rows"]
+                return [row["name"] for row in rows] == ["elsewhere"]
+
+            await wait_until(lambda: found(cluster="other"))
+            assert not await found()
+            headers = {"X-CSRF-Token": about["csrf"]}
+            url = f"{server.url}api/act/topic-delete?cluster=other"
+            fields = {"topic": "elsewhere", "confirm": "elsewhere"}
+            async with session.post(url, json=fields, headers=headers) as answer:
+                assert other.nameserver_address in (await answer.json())["command"]
+            assert json.loads(audit.read_text().splitlines()[-1])["fields"]["cluster"] == "other"
+            async with session.get(f"{server.url}api/topics", params={"cluster": "third"}) as answer:
+                assert answer.status == 404
+
+
+@pytest.mark.parametrize(
+    ("further", "said"),
+    [
+        ((("a b", "127.0.0.1:1"),), "NAME=HOST:PORT"),
+        ((("a", ""),), "NAME=HOST:PORT"),
+        ((("a", "127.0.0.1:1"), ("a", "127.0.0.1:2")), "each cluster once"),
+    ],
+)
+def test_further_clusters_have_a_name_and_an_address(further: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        ConsoleConfig(nameserver="127.0.0.1:9876", further_clusters=further)
+
+
+async def test_hidden_fields_reach_no_browser(cluster: LocalCluster) -> None:
+    secret = "4711-0815"
+    async with cluster.producer() as producer:
+        body = json.dumps({"card": secret, "sum": 5}).encode()
+        sent = await producer.send(Message("orders", body, keys=("o-1",)))
+    queue = f"{sent.queue.broker_name}/{sent.queue.queue_id}"
+    masks = ("orders=card",)
+    async with console(cluster, masks=masks) as server, aiohttp.ClientSession() as session:
+        for view, query in (
+            ("browse", {"topic": "orders"}),
+            ("message", {"topic": "orders", "queue": queue, "offset": str(sent.queue_offset)}),
+            ("messages", {"topic": "orders", "key": "o-1"}),
+            ("messages", {"id": sent.message_id, "topic": "orders"}),
+        ):
+            document = await get(session, server, view, **query)
+            (message,) = document.get("messages") or [document["message"]]
+            assert message["is_masked"]
+            assert json.loads(b64decode(message["body"])) == {"card": "***", "sum": 5}
+        search = {"topic": "orders", "filter": "text", "value": secret[:2]}
+        async with session.get(f"{server.url}api/browse", params=search) as answer:
+            assert answer.status == 400
+            assert "cannot be searched" in (await answer.json())["error"]
+        async with session.get(f"{server.url}api/tail", params={"topic": "orders"}) as answer:
+            lines = (line async for line in answer.content if line.startswith(b"data: "))
+            assert json.loads((await anext(lines))[6:]) == {"watching": True}
+            async with cluster.producer() as producer:
+                await producer.send(Message("orders", body))
+            live = json.loads((await anext(lines))[6:])["message"]
+            assert json.loads(b64decode(live["body"])) == {"card": "***", "sum": 5}

@@ -50,6 +50,7 @@ KEPT: dict[str, str] = {
     "client/serialize/pydantic_models.py": "loads an optional library",
     "client/session/registered.py": LAYER,
     "client/session/stored_records.py": LAYER,
+    "console/cluster_pages.py": "one cluster, of which a server has several",
     "console/fair_share.py": "a bound, which its test fills up without a server",
     "console/health.py": CORE,
     "contrib/celery/exchange_types.py": CORE,

@@ -24,7 +24,7 @@ export async function access(parameters, place) {
     h("p", {}, "Users of the cluster's access control and their permissions. Actions without a permission are denied."),
     table(counted(found.users.length, "user"), [
       ["User", (row) => row.user], ["User type", (row) => (row.is_super ? "administrator" : "normal")],
-      ["State", (row) => (row.is_enabled ? h("span", { class: "good" }, "enabled") : h("span", { class: "bad" }, "disabled"))], ["Known at", where],
+      ["Status", (row) => (row.is_enabled ? h("span", { class: "good" }, "enabled") : h("span", { class: "bad" }, "disabled"))], ["Known at", where],
       ["Change", (row) => h("div", { class: "bar" },
         change(row, row.is_enabled ? "Disable" : "Enable", { is_enabled: !row.is_enabled }, { danger: row.is_enabled }),
         change(row, row.is_super ? "Make normal" : "Make administrator", { is_super: !row.is_super }),

@@ -1,6 +1,15 @@
 // Requests to the console's server.
 
-export const session = { csrf: "", role: "viewer", read_only: false, has_login: false, user: "", nameserver: "" };
+export const session = { csrf: "", role: "viewer", read_only: false, has_login: false, user: "", clusters: [] };
+
+// The cluster that the address of the page names; empty: the first.
+export const cluster = new URLSearchParams(location.search).get("cluster") || "";
+
+// The path of a request, with its parameters and the cluster.
+export function path(name, parameters = {}) {
+  const query = new URLSearchParams(Object.entries({ ...parameters, cluster }).filter(([, value]) => value !== "" && value !== undefined && value !== null));
+  return `/api/${name}?${query}`;
+}
 const RANK = { viewer: 1, operator: 2, admin: 3 };
 
 export function may(role) {
@@ -19,20 +28,19 @@ async function answer(response) {
 }
 
 export async function get(view, parameters = {}) {
-  const query = new URLSearchParams(Object.entries(parameters).filter(([, value]) => value !== "" && value !== undefined && value !== null));
-  return answer(await fetch(`/api/${view}?${query}`, { headers: { Accept: "application/json" } }));
+  return answer(await fetch(path(view, parameters), { headers: { Accept: "application/json" } }));
 }
 
-async function sent(path, body) {
-  return answer(await fetch(`/api/${path}`, {
+async function sent(name, body) {
+  return answer(await fetch(path(name), {
     method: "POST",
     headers: { "Content-Type": "application/json", "X-CSRF-Token": session.csrf },
     body,
   }));
 }
 
-export async function post(path, fields) {
-  return sent(path, JSON.stringify(fields));
+export async function post(name, fields) {
+  return sent(name, JSON.stringify(fields));
 }
 
 export async function plan(text) {

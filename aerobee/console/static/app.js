@@ -1,6 +1,6 @@
 // Routing, updates of the current page, and login.
 
-import { begin, post, session } from "./api.js";
+import { begin, cluster, path, post, session } from "./api.js";
 import { failure, field, h, route } from "./parts.js";
 import * as access from "./access.js";
 import { messages } from "./messages.js";
@@ -58,7 +58,7 @@ async function show() {
 
 function listen() {
   if (stream) stream.close();
-  stream = new EventSource("/api/stream");
+  stream = new EventSource(path("stream"));
   stream.onmessage = async (event) => {
     const look = JSON.parse(event.data);
     // Redraw a page only while none of its elements has the focus, so that input is not lost.
@@ -85,9 +85,17 @@ async function login() {
   name.focus();
 }
 
+// The name of the cluster, or a choice among several, each with its own address in the browser.
+function clusterChooser() {
+  if (session.clusters.length < 2) return [`NameServer ${session.clusters[0].nameserver}`];
+  const chooser = h("select", { "aria-label": "Cluster", onchange: () => { location.assign(`${location.pathname}${chooser.value ? `?cluster=${encodeURIComponent(chooser.value)}` : ""}#/overview`); } },
+    session.clusters.map((each) => h("option", { value: each.name, selected: each.name === cluster }, `${each.name || "first"}: ${each.nameserver}`)));
+  return [chooser];
+}
+
 async function start() {
   if (!(await begin())) { await login(); return; }
-  document.getElementById("cluster").textContent = `NameServer ${session.nameserver}`;
+  document.getElementById("cluster").replaceChildren(...clusterChooser());
   const who = document.getElementById("who");
   who.replaceChildren(`${session.user}, ${session.role}${session.read_only ? ", read-only" : ""} `);
   if (session.has_login) who.append(h("button", { type: "button", onclick: async () => { await post("logout", {}); location.reload(); } }, "Log out"));

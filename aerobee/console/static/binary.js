@@ -87,6 +87,79 @@ function packed(reader, depth) {
   }
 }
 
+// One CBOR value (RFC 8949) over the whole body, a map or an array. Throws for other bytes.
+export function cbor(bytes) {
+  const reader = new Reader(bytes);
+  const value = item(reader, 0);
+  if (reader.at !== bytes.length || typeof value !== "object" || value === null) throw new Error("not CBOR");
+  return value;
+}
+
+const BREAK = Symbol("break");
+
+function item(reader, depth) {
+  if (depth > DEPTH_MAX) throw new Error("the body is nested too deeply");
+  const head = reader.unsigned(1);
+  const kind = head >> 5;
+  const info = head & 0x1f;
+  if (kind === 7) return simple(reader, info);
+  if (info > 27 && info < 31) throw new Error("not CBOR");
+  const isOpen = info === 31; // its end is a break
+  if (isOpen && (kind < 2 || kind === 6)) throw new Error("not CBOR");
+  const size = isOpen ? Infinity : info < 24 ? info : reader.unsigned(2 ** (info - 24));
+  if (kind === 0) return size;
+  if (kind === 1) return -1n - BigInt(size);
+  if (kind === 6) { const tagged = item(reader, depth + 1); return { tag: size, value: tagged }; }
+  const next = () => item(reader, depth + 1);
+  const parts = [];
+  if (kind < 4) {
+    if (!isOpen) { bounded(reader, size); return kind === 3 ? reader.text(Number(size)) : hexOf(reader.part(Number(size))); }
+    for (let part = next(); part !== BREAK; part = next()) parts.push(part);
+    if (parts.some((part) => typeof part !== "string")) throw new Error("not CBOR");
+    return kind === 3 ? parts.join("") : `0x${parts.map((part) => part.slice(2)).join("")}`;
+  }
+  if (!isOpen) bounded(reader, size);
+  for (let at = 0; at < size; at += 1) {
+    const one = next();
+    if (one === BREAK) { if (isOpen) break; throw new Error("not CBOR"); }
+    parts.push(kind === 4 ? one : [typeof one === "string" ? one : pretty(one), value(next())]);
+  }
+  return kind === 4 ? parts : Object.fromEntries(parts);
+}
+
+function value(found) {
+  if (found === BREAK) throw new Error("not CBOR");
+  return found;
+}
+
+// A size is at most the number of bytes that are left: each entry has one or more.
+function bounded(reader, size) {
+  if (size > reader.bytes.length - reader.at) throw new Error("the body ends inside a value");
+}
+
+function simple(reader, info) {
+  switch (info) {
+    case 20: return false;
+    case 21: return true;
+    case 22: return null;
+    case 23: return "undefined";
+    case 25: return half(reader.unsigned(2));
+    case 26: return reader.view.getFloat32(reader.take(4));
+    case 27: return reader.view.getFloat64(reader.take(8));
+    case 31: return BREAK;
+    default: throw new Error("not CBOR");
+  }
+}
+
+// A float of 16 bits.
+function half(bits) {
+  const sign = bits & 0x8000 ? -1 : 1;
+  const exponent = (bits >> 10) & 0x1f;
+  const fraction = bits & 0x3ff;
+  if (exponent === 31) return fraction ? "NaN" : sign < 0 ? "-Infinity" : "Infinity";
+  return sign * (exponent ? 2 ** (exponent - 15) * (1 + fraction / 1024) : 2 ** -14 * (fraction / 1024));
+}
+
 // Fields of a Protobuf message by number: the wire format has no names. Throws for other bytes.
 export function protobuf(bytes, depth = 0) {
   if (!bytes.length || depth > DEPTH_MAX) throw new Error("not Protobuf");

@@ -1,6 +1,6 @@
-// A message with its body as JSON, text, MessagePack, Protobuf or bytes.
+// A message with its body as JSON, text, MessagePack, CBOR, Protobuf or bytes.
 
-import { messagePack, pretty, protobuf } from "./binary.js";
+import { cbor, messagePack, pretty, protobuf } from "./binary.js";
 import { count, counted, h, link, moment } from "./parts.js";
 
 // Retry and dead-letter topics of a group.
@@ -48,7 +48,7 @@ function viewsOf(message, bytes) {
     try { views.push(["JSON", JSON.stringify(JSON.parse(text), null, 2)]); } catch { /* not JSON: text is shown */ }
     views.push(["Text", text]);
   } else if (!message.is_cut) {
-    for (const [name, decode] of message.decoded ? [] : [["MessagePack", messagePack], ["Protobuf", protobuf]]) {
+    for (const [name, decode] of message.decoded ? [] : [["MessagePack", messagePack], ["CBOR", cbor], ["Protobuf", protobuf]]) {
       try { views.push([name, pretty(decode(bytes))]); } catch { /* another format */ }
     }
   }
@@ -79,7 +79,7 @@ export function messageCard(message, actions = []) {
     h("dl", {}, facts.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
     h("details", {}, h("summary", {}, `${counted(properties.length, "property", "properties")}`), h("dl", {}, properties.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]))),
     message.damage ? h("p", { class: "bad" }, `Damaged, shown as stored: ${message.damage}`) : "",
-    h("p", { class: "bar" }, `Body: ${counted(message.body_bytes, "byte")}${message.is_cut ? `, showing the first ${count(bytes.length)}` : ""}`, buttons),
+    h("p", { class: "bar" }, `Body: ${counted(message.body_bytes, "byte")}${message.is_cut ? `, showing the first ${count(bytes.length)}` : ""}${message.is_masked ? ", fields hidden" : ""}`, buttons),
     pre,
     actions.length ? h("p", { class: "bar" }, actions) : "");
 }

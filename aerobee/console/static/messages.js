@@ -1,7 +1,7 @@
 // The message browser: newest first, by queue, offset or time, with filters at the broker, live rows, download, and sending again.
 
 import { show } from "./action.js";
-import { get, may } from "./api.js";
+import { get, may, path as pathOf } from "./api.js";
 import { bytesOf, messageCard, textOf, userProperties } from "./body.js";
 import { count, counted, failure, field, h, moment, number, picker, route, say, typedMoment } from "./parts.js";
 
@@ -91,7 +91,7 @@ function actionsOf(message, topic) {
     h("button", { type: "button", onclick: async () => {
       try { await navigator.clipboard.writeText(words.map(quotedWord).join(" ")); say("copied"); } catch { say("the browser does not allow copying"); }
     } }, "Copy as command"),
-    h("button", { type: "button", disabled: !may("operator"), title: may("operator") ? null : "requires the role operator", onclick: () => sendAgain(message) }, "Send again …"),
+    h("button", { type: "button", disabled: !may("operator") || message.is_masked, title: message.is_masked ? "fields of this body are hidden" : may("operator") ? null : "requires the role operator", onclick: () => sendAgain(message) }, "Send again …"),
   ];
 }
 
@@ -226,7 +226,7 @@ export function liveButton(topic, rows, said, title = "Live") {
   const button = h("button", { type: "button", "aria-pressed": "false", onclick: () => {
     if (source) { stop(); said.textContent = "Stopped."; return; }
     if (!topic()) { said.textContent = "Choose a topic first."; return; }
-    source = new EventSource(`/api/tail?topic=${encodeURIComponent(topic())}`);
+    source = new EventSource(pathOf("tail", { topic: topic() }));
     button.textContent = "Stop";
     button.setAttribute("aria-pressed", "true");
     said.textContent = "Reading the end offsets of the topic.";

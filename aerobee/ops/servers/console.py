@@ -32,6 +32,16 @@ def register(app: typer.Typer) -> None:
     app.command("console")(console)
 
 
+UsersFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--users", metavar="FILE", help="JSON file of users and their permissions (docs/console.md)."
+    ),
+]
+AuditFile = Annotated[
+    Path | None,
+    typer.Option("--audit", metavar="FILE", help="Append each change to this file, as a line of JSON."),
+]
 UserHeader = Annotated[
     str,
     typer.Option("--user-header", metavar="NAME", help="Header in which a proxy passes the user name."),
@@ -48,12 +58,28 @@ PlanFile = Annotated[
     Path | None,
     typer.Option("--plan", metavar="FILE", help="Show this plan of `aerobee spark placement`."),
 ]
+Also = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--also",
+        metavar="NAME=HOST:PORT[;…]",
+        help="A further cluster by its NameServers, to choose in the browser; may be repeated.",
+    ),
+]
 SchemaFiles = Annotated[
     list[str] | None,
     typer.Option(
         "--schema",
         metavar="TOPIC=FILE",
         help="Decode bodies of this topic by an Avro schema, or by FILE#MESSAGE, a descriptor set of protoc; may be repeated.",
+    ),
+]
+MaskedFields = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--mask",
+        metavar="TOPIC=FIELD[,FIELD…]",
+        help="Hide these fields of JSON bodies, or * for the whole body; may be repeated.",
     ),
 ]
 PrometheusUrl = Annotated[
@@ -70,20 +96,12 @@ def console(
         int, typer.Option("--port", min=0, max=65_535, help="Port to listen at; 0: a free port.")
     ] = PORT,
     read_only: Annotated[bool, typer.Option("--read-only", help="Refuse all changes.")] = False,
-    users: Annotated[
-        Path | None,
-        typer.Option(
-            "--users", metavar="FILE", help="JSON file of users and their permissions (docs/console.md)."
-        ),
-    ] = None,
+    users: UsersFile = None,
     cluster_users: Annotated[
         bool,
         typer.Option("--cluster-users", help="Log in users of the cluster's access control with their keys."),
     ] = False,
-    audit: Annotated[
-        Path | None,
-        typer.Option("--audit", metavar="FILE", help="Append each change to this file, as a line of JSON."),
-    ] = None,
+    audit: AuditFile = None,
     host_name: Annotated[
         list[str] | None,
         typer.Option("--host-name", help="Host name that browsers may use; may be repeated."),
@@ -98,6 +116,8 @@ def console(
     ] = None,
     plan: PlanFile = None,
     schema: SchemaFiles = None,
+    also: Also = None,
+    mask: MaskedFields = None,
     prometheus: PrometheusUrl = "",
     hash_password: Annotated[
         bool, typer.Option("--hash-password", help="Prompt for a password, print its hash, and exit.")
@@ -130,6 +150,8 @@ def console(
         "client_header": client_header,
         "plan_file": plan,
         "schemas": tuple(schema or ()),
+        "further_clusters": _named(also),
+        "masks": tuple(mask or ()),
         "prometheus_url": prometheus,
         "listen_descriptor": listen_descriptor,
         **({"proxy_addresses": tuple(proxy)} if proxy else {}),
@@ -142,6 +164,11 @@ def console(
         return ExitCode.DONE
 
     run(command)
+
+
+def _named(also: list[str] | None) -> tuple[tuple[str, str], ...]:
+    """Name and NameServers of each --also."""
+    return tuple((name, addresses) for name, _, addresses in (each.partition("=") for each in also or ()))
 
 
 def make_console(settings: dict[str, Any]) -> Any:

@@ -44,7 +44,7 @@ class Topic:
 
 async def watched(monkeypatch: pytest.MonkeyPatch, failing: dict[int, list[Exception]]) -> list[Any]:
     monkeypatch.setattr(tail, "LOOK_S", 0.0)
-    monkeypatch.setattr(tail, "shown", lambda offset, body_max: offset)
+    monkeypatch.setattr(tail, "shown", lambda offset, body_max, **_: offset)
     tails = tail.Tails(Topic(failing))  # type: ignore[arg-type]
     events: list[Any] = []
     async with asyncio.timeout(60):
