@@ -46,7 +46,8 @@ class Replica(Broker):
 class Group:
     """A NameServer, three controllers, three brokers, each a process."""
 
-    def __init__(self, kind: str, root: Path) -> None:
+    def __init__(self, kind: str, root: Path, **config: str) -> None:
+        """`config`: further settings of each broker."""
         self.namesrv = NameServer("aerobee", root / "namesrv")
         ports = free_ports(3)
         peers = ";".join(f"n{number}-127.0.0.1:{port}" for number, port in enumerate(ports))
@@ -63,7 +64,7 @@ class Group:
                 brokerName=NAME,
                 enableControllerMode="true",
                 controllerAddr=addresses,
-                allAckInSyncStateSet="true",
+                **{"allAckInSyncStateSet": "true", **config},
             )
             for number in range(3)
         ]

@@ -165,6 +165,13 @@ class BatchConsumeQueue:
             return found.physical_offset, found.size, found.tags_code
         return None
 
+    def last_entry(self) -> tuple[int, int, int] | None:
+        """As entry() of the last queue offset."""
+        return self.entry(self.max_offset - 1)
+
+    def forget_known(self) -> None:
+        """As ConsumeQueue.forget_known(): nothing here."""
+
     @property
     def max_physical_offset(self) -> int:
         """End in the log of the last entry's record; 0 without entries."""

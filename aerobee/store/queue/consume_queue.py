@@ -29,6 +29,7 @@ FILLER_SIZE = 0x7FFFFFFF
 QUEUE_OFFSET_MAX = 1 << 56
 FILLER = ENTRY.pack(0, FILLER_SIZE, 0)
 _LOOK_BYTES = 1 << 20
+_PAGE_ENTRIES = 256  # of one read in search of the end
 assert ENTRY.size == ENTRY_BYTES
 
 QueueEntry = tuple[int, int, int]  # physical offset, size, tags code
@@ -50,6 +51,8 @@ class ConsumeQueue:
         self.rejected: tuple[int, int] | None = None  # the entry at the found end: its offset and its content
         self._files = QueueFileList(directory, file_size, pool, on_close=self._forget)
         self._pool = pool
+        # While the store opens: queue offset -> entry, of what a search of an end has read.
+        self._known: dict[int, QueueEntry] = {}
         self._entries_per_file = file_size // ENTRY_BYTES
         self.tail_buffer: WritableBuffer = bytearray()  # of the tail file; empty when it is not open
         self._tail: QueueFile | None = None
@@ -137,6 +140,7 @@ class ConsumeQueue:
 
     def rewrite_entry(self, offset: int, physical_offset: int, size: int, tags_code: int) -> None:
         """Overwrite an existing entry, found wrong by recovery."""
+        self._known.pop(offset, None)
         file = self._files.writable_file(offset * ENTRY_BYTES, ENTRY_BYTES)
         buffer = self._pool.buffer(file)
         ENTRY.pack_into(buffer, offset * ENTRY_BYTES - file.base, physical_offset, size, tags_code)
@@ -157,6 +161,17 @@ class ConsumeQueue:
         if size <= 0 or size == FILLER_SIZE:
             return None
         return physical_offset, size, tags_code
+
+    def last_entry(self) -> QueueEntry | None:
+        """As entry() of the last one; while the store opens it is usually known without reading."""
+        known = self._known.get(self.max_offset - 1)
+        if known is None:
+            return self.entry(self.max_offset - 1)
+        return known if known[1] > 0 and known[1] != FILLER_SIZE else None
+
+    def forget_known(self) -> None:
+        """The store is open: release what only its opening reads several times."""
+        self._known = {}
 
     def is_hole(self, offset: int) -> bool:
         """Whether a message was here whose record is lost, which was said."""
@@ -206,7 +221,7 @@ class ConsumeQueue:
     @property
     def max_physical_offset(self) -> int:
         """End of the last indexed record; 0 when there is none."""
-        last = self.entry(self.max_offset - 1)
+        last = self.last_entry()
         return last[0] + last[1] if last is not None else 0
 
     # -- opening, cutting, deleting
@@ -257,7 +272,7 @@ class ConsumeQueue:
             base = file.base // ENTRY_BYTES
             count = min(self._entries_per_file, self.max_offset - base)
             for index in (0, count - 1) if count > 0 else ():
-                physical_offset, size, _ = self._entry_of(file, index)
+                physical_offset, size, _ = self._known.get(base + index) or self._entry_of(file, index)
                 if size <= 0 or not 0 <= physical_offset < log_end + (size == FILLER_SIZE):
                     return base
                 if physical_offset < before:
@@ -307,19 +322,58 @@ class ConsumeQueue:
             self.append_entries(hole * count, physical_offset)
 
     def _find_end(self, physical_bound: int, file: QueueFile | None = None) -> int:
-        """First offset of the file, by default the last, that holds no entry of a record below `physical_bound`."""
+        """First offset of the file, by default the last, that holds no entry of a record below `physical_bound`.
+
+        Reads the page of the end that is known, which mostly is the one: most of the time of a start with many queues
+        goes into such reads. Else the page is searched by single entries.
+        """
         file = file or self._files.files[-1]
+        base = file.base // ENTRY_BYTES
         low, high = 0, self._entries_per_file
+        start = min(max(0, self.max_offset - base - 1), high - 1)
+        start -= start % _PAGE_ENTRIES
         while low < high:
+            stop = min(high, start + _PAGE_ENTRIES)
+            data = self._pool.peek(file, start * ENTRY_BYTES, stop * ENTRY_BYTES)
+            count = self._count_below(data, physical_bound)
+            if count:
+                low = start + count
+                self._known[base + low - 1] = ENTRY.unpack_from(data, (count - 1) * ENTRY_BYTES)
+                if not start:
+                    self._known[base] = ENTRY.unpack_from(data)
+            if count < stop - start:
+                high = start + count
+                if count or start <= low:
+                    low = high
+                    break
+            low, high = self._narrowed(file, low, high, physical_bound)
+            start = low
+        if low < self._entries_per_file:
+            self._reject(file, low)
+        return base + low
+
+    def _count_below(self, data: bytes, physical_bound: int) -> int:
+        """Number of entries of records below the bound with which `data` begins, by a binary search."""
+        low, high = 0, len(data) // ENTRY_BYTES
+        while low < high:
+            middle = (low + high) // 2
+            physical_offset, size, _ = ENTRY.unpack_from(data, middle * ENTRY_BYTES)
+            if size > 0 and 0 <= physical_offset < physical_bound:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _narrowed(self, file: QueueFile, low: int, high: int, physical_bound: int) -> tuple[int, int]:
+        """The bounds between which the end lies, by a binary search until one page has them."""
+        while high - low > _PAGE_ENTRIES:
             middle = (low + high) // 2
             physical_offset, size, _ = self._entry_of(file, middle)
             if size > 0 and 0 <= physical_offset < physical_bound:
                 low = middle + 1
             else:
                 high = middle
-        if low < self._entries_per_file:
-            self._reject(file, low)
-        return file.base // ENTRY_BYTES + low
+        return low, high
 
     def _entry_of(self, file: QueueFile, index: int) -> QueueEntry:
         """The entry at an index, which may never have been written."""
@@ -340,8 +394,9 @@ class ConsumeQueue:
 
         Calls `judge` before it drops an entry; `rejected` then holds the first entry to drop.
         """
+        found = None
         if judge is not None:
-            self._look_for_end(physical_bound)
+            found = self._look_for_end(physical_bound)
             judge(self)
         before = self.max_offset
         files = self._files.files
@@ -350,24 +405,29 @@ class ConsumeQueue:
             if first[1] > 0 and 0 <= first[0] < physical_bound:
                 break
             self._pool.remove(files.pop())
-        if files:
+        if files and found is not None and found[0] is files[-1]:
+            self._cut(found[1])
+        elif files:
             self._cut(self._find_end(physical_bound))
         return max(0, before - self.max_offset)
 
-    def _look_for_end(self, physical_bound: int) -> None:
-        """Set `rejected` to the bytes at the position where cut_records_from will cut."""
+    def _look_for_end(self, physical_bound: int) -> tuple[QueueFile, int] | None:
+        """Set `rejected` to the bytes at the position where cut_records_from will cut; that position and its file, if the queue has
+        any.
+        """
         for file in reversed(self._files.files):
             first = self._entry_of(file, 0)
             if file is self._files.files[0] or (first[1] > 0 and 0 <= first[0] < physical_bound):
-                self._find_end(physical_bound, file)
-                return
+                return file, self._find_end(physical_bound, file)
             self._reject(file, 0)
+        return None
 
     def cut_offsets_from(self, offset: int) -> None:
         """Drop the entries at or behind a queue offset."""
         self._cut(offset)
 
     def _cut(self, offset: int) -> None:
+        self._known = {at: entry for at, entry in self._known.items() if at < offset}
         self.max_offset = offset
         self.readable_max = min(self.readable_max, offset)
         self.room = 0
@@ -377,6 +437,7 @@ class ConsumeQueue:
     def start_at(self, offset: int) -> None:
         """Make an empty queue begin at `offset`."""
         assert self.min_offset == self.max_offset
+        self._known = {}
         while self._files.files:
             self._pool.remove(self._files.files.pop())
         self.room = 0
@@ -385,6 +446,7 @@ class ConsumeQueue:
     def clear(self) -> None:
         """Delete every file; the queue is empty and at offset 0."""
         self._files.remove_all()
+        self._known = {}
         self.rejected = None
         self.room = 0
         self.min_offset = self.max_offset = self.readable_max = 0
@@ -409,6 +471,10 @@ class ConsumeQueue:
             return
         low = files[0].base // ENTRY_BYTES
         base = low
+        first = self._known.get(base)
+        if first is not None and first[1] != FILLER_SIZE and first[0] >= log_min_offset:
+            self.min_offset = base
+            return
         high = min(self.max_offset, low + self._entries_per_file)
         while low < high:
             middle = (low + high) // 2

@@ -362,6 +362,7 @@ class QueueTable:
         """Everything that is written becomes visible to consumers."""
         for queue in self.queues.values():
             queue.readable_max = queue.max_offset
+            queue.forget_known()
 
     def cut_records_from(
         self, physical_bound: int, judge: Callable[[ConsumeQueue], None] | None = None

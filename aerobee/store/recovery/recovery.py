@@ -195,7 +195,7 @@ class Recovery:
         limit = known + _ENTRY_SLACK_FILES * log.segment_size if known else 1 << 62
         kept = self._end.has_kept_all
         for (topic, queue_id), queue in self._queues.queues.items():
-            entry, number = queue.entry(queue.max_offset - 1), queue.max_offset - 1
+            entry, number = queue.last_entry(), queue.max_offset - 1
             if entry is None or not 0 <= entry[0] < limit or entry[1] < RECORD_BYTES_MIN:
                 continue
             self._found[topic, queue_id] = QueueBound(queue.is_batch, queue.first_position, queue.max_offset)
@@ -366,7 +366,7 @@ class Recovery:
             return log.end
         pointed = segment.base
         for queue in self._queues.queues.values():
-            entry = queue.entry(queue.max_offset - 1)
+            entry = queue.last_entry()
             if entry is not None and pointed < entry[0] < min(dispatch_from, flushed):
                 pointed = entry[0]
         return pointed if self._scanner.alone(pointed).kind is ScanKind.RECORD else segment.base
