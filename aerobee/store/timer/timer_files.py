@@ -19,7 +19,15 @@ from aerobee.errors import StoreFull
 from aerobee.store.files.config import TIMER_WHEEL_SLOTS, StoreConfig
 from aerobee.store.files.disk import Disk
 from aerobee.store.timer.timer_checkpoint import ROCKETMQ, CopiedFrom, TimerCheckpoint, TimerCheckpointFile
-from aerobee.store.timer.timer_log import DELETE, UNIT_BYTES, UNITS_PER_STEP, TimerLog, TimerUnit
+from aerobee.store.timer.timer_log import (
+    DELETE,
+    UNIT,
+    UNIT_BYTES,
+    UNIT_TIMES,
+    UNITS_PER_STEP,
+    TimerLog,
+    TimerUnit,
+)
 from aerobee.store.timer.timer_wheel import TimerSlot, TimerWheel
 
 _NO_POSITION = -1
@@ -179,8 +187,8 @@ class TimerFiles:
         return end, max(queue_offset, known + 1) if known is not None else queue_offset
 
     def _mend(self, read_time_ms: int, log_end: int) -> Generator[None, None, int]:
-        """Returns how many slots were changed. Make every slot still to come point to its last unit. About a microsecond a unit, in
-        steps.
+        """Returns how many slots were changed. Make every slot still to come point to its last unit. Half a microsecond a unit, in
+        steps; 2 us where slots are behind.
 
         A power loss keeps any of the slots written since the checkpoint, and any of those written here: nothing but
         the units says which are missing. Dying in the middle leaves work for the next start, nothing else.
@@ -196,19 +204,49 @@ class TimerFiles:
         if self.log.end == self.log.min_position:
             return len(changed)
         self.wheel.make()
-        for count, (position, unit) in enumerate(self.log.units(self.log.min_position), 1):
-            if not count % UNITS_PER_STEP:
-                yield
+        for position, data in self.log.unit_pieces(self.log.min_position):
+            yield
             if position >= self.log.end:
                 break
+            if self._is_ahead_of_wheel(position, data, read_time_ms):
+                yield from self._link(position, data, read_time_ms, log_end, changed)
+        return len(changed)
+
+    def _is_ahead_of_wheel(self, position: int, data: bytes, read_time_ms: int) -> bool:
+        """Whether some slot may point to an older unit than its last one in these bytes of the timer log."""
+        precision_ms = self.precision_ms
+        positions = range(position, position + len(data), UNIT_BYTES)
+        # The last unit of each slot number counts.
+        last = {
+            (write_time + delay_ms) // precision_ms: at
+            for at, (write_time, delay_ms) in zip(positions, UNIT_TIMES.iter_unpack(data), strict=True)
+        }
+        for number, at in last.items():
+            slot_time = number * precision_ms
+            if slot_time < read_time_ms:
+                continue
+            known = self.wheel.get(slot_time)
+            if known is None or known.last < at:
+                return True
+        return False
+
+    def _link(
+        self, position: int, data: bytes, read_time_ms: int, log_end: int, changed: set[int]
+    ) -> Iterator[None]:
+        """Link these units into slots that point to older ones, in steps; adds such slots to `changed`."""
+        for count, (_, *fields) in enumerate(UNIT.iter_unpack(data)):
+            if count and not count % UNITS_PER_STEP:
+                yield
+            at, unit = position + count * UNIT_BYTES, TimerUnit(*fields)
+            if at >= self.log.end:
+                return
             slot_time = self._slot_of(unit)
             if slot_time < read_time_ms or unit.physical_offset >= log_end:
                 continue
             known = self.wheel.get(slot_time)
-            if known is None or known.last < position:
-                self.wheel.add(slot_time, position, -1 if unit.magic & DELETE else 1)
+            if known is None or known.last < at:
+                self.wheel.add(slot_time, at, -1 if unit.magic & DELETE else 1)
                 changed.add(slot_time)
-        return len(changed)
 
     def _slot_of(self, unit: TimerUnit) -> int:
         return unit.slot_time - unit.slot_time % self.precision_ms
