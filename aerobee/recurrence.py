@@ -14,6 +14,7 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from zoneinfo import ZoneInfo
 
 from aerobee.clock import MS_PER_DAY
@@ -24,6 +25,8 @@ INTERVAL_MS_MAX = 3660 * MS_PER_DAY
 JITTER_MS_MAX = MS_PER_DAY
 CRON_BYTES_MAX = 256
 ZONE_BYTES_MAX = 64
+_FEW_TICKS = 8
+_TICKS_KNOWN = 4_096
 _STEPS_MAX = (
     10_000  # results of cronsim that may be at or before the searched time: the hour of a change of clocks
 )
@@ -75,8 +78,14 @@ class Recurrence:
             return first
         if self.interval_ms:
             return until_ms - (until_ms - self.anchor_ms) % self.interval_ms
-        # No tick lies in (end, until_ms]: the range halves with each look, however many ticks it has.
         tick, end = first, until_ms
+        # A search behind the last tick is expensive where ticks are rare: up to fifty years of days. So first from tick to tick.
+        for _ in range(_FEW_TICKS):
+            found = self.next_after(tick)
+            if found > until_ms:
+                return tick
+            tick = found
+        # No tick lies in (end, until_ms]: the range halves with each look, however many ticks it has.
         while end - tick >= 1000:  # ticks are whole seconds
             middle = (tick + end) // 2
             found = self.next_after(middle)
@@ -93,27 +102,34 @@ class Recurrence:
         return tick_ms + zlib.crc32(f"{self.name}\0{tick_ms}".encode()) % self.jitter_ms
 
     def _cron_after(self, after_ms: int) -> int:
-        try:
-            from cronsim import CronSim, CronSimError
-        except ImportError as error:
-            raise UsageError(
-                "cron expressions need the package cronsim: pip install 'aerobee[schedule]'; intervals need no package"
-            ) from error
-        after = datetime.fromtimestamp(after_ms // 1000, zone(self.time_zone))
-        try:
-            ticks = CronSim(self.cron, after)
-            for _ in range(_STEPS_MAX):
-                tick_ms = round(next(ticks).astimezone(UTC).timestamp()) * 1000
-                if tick_ms > after_ms:
-                    return tick_ms
-        except CronSimError as error:
-            raise UsageError(
-                f"{self.cron!r} is no cron expression: {error}; it has five fields (minute, hour, day of month, month, "
-                "day of week), or six with seconds first"
-            ) from error
-        except (StopIteration, OverflowError, ValueError) as error:
-            raise UsageError(f"the cron expression {self.cron!r} has no tick within fifty years") from error
-        raise UsageError(f"the cron expression {self.cron!r} has no tick behind {after_ms} ms")
+        return _tick_after(self.cron, self.time_zone, after_ms)
+
+
+@lru_cache(maxsize=_TICKS_KNOWN)
+def _tick_after(cron: str, time_zone: str, after_ms: int) -> int:
+    """The first tick of a cron expression behind `after_ms`. Known ticks cost nothing: the search of a rare one (February 29 that
+    is a Monday) reads each day of decades, some milliseconds."""
+    try:
+        from cronsim import CronSim, CronSimError
+    except ImportError as error:
+        raise UsageError(
+            "cron expressions need the package cronsim: pip install 'aerobee[schedule]'; intervals need no package"
+        ) from error
+    after = datetime.fromtimestamp(after_ms // 1000, zone(time_zone))
+    try:
+        ticks = CronSim(cron, after)
+        for _ in range(_STEPS_MAX):
+            tick_ms = round(next(ticks).astimezone(UTC).timestamp()) * 1000
+            if tick_ms > after_ms:
+                return tick_ms
+    except CronSimError as error:
+        raise UsageError(
+            f"{cron!r} is no cron expression: {error}; it has five fields (minute, hour, day of month, month, "
+            "day of week), or six with seconds first"
+        ) from error
+    except (StopIteration, OverflowError, ValueError) as error:
+        raise UsageError(f"the cron expression {cron!r} has no tick within fifty years") from error
+    raise UsageError(f"the cron expression {cron!r} has no tick behind {after_ms} ms")
 
 
 def zone(name: str) -> ZoneInfo:

@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
+import cronsim
 import pytest
 
 from aerobee.client import Admin
@@ -315,6 +316,26 @@ def test_the_latest_of_many_missed_ticks_takes_few_looks(cron: str, monkeypatch:
         found = recurrence.latest_until(1_600_000_000_000, until_ms)
         assert found <= until_ms < after(recurrence, found)
     assert len(looks) < 200
+
+
+def test_rare_ticks_are_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Monday that is February 29 comes every 28 years: each search of one reads 10,000 days."""
+    searched = []
+
+    class Counted(cronsim.CronSim):
+        def __init__(self, *args: Any) -> None:
+            searched.append(args)
+            super().__init__(*args)
+
+    monkeypatch.setattr(cronsim, "CronSim", Counted)
+    rare = Recurrence(name="rare", cron="0 0 * 2 1#5")
+    begin_ms = 1_700_000_000_777
+    first = rare.next_after(begin_ms)
+    assert rare.latest_until(begin_ms, first + 1) == first
+    assert len(searched) == 2, "that tick, and that the next one is later"
+    assert rare.latest_until(begin_ms, first + 2) == first
+    assert Recurrence(name="other", cron=rare.cron).next_after(begin_ms) == first
+    assert len(searched) == 2
 
 
 # --- the command line
