@@ -213,6 +213,17 @@ def _fail(send: LingeringSend, error: BaseException) -> None:
     if send.result.done():
         return
     if isinstance(error, Exception):
-        send.result.set_exception(error)
+        send.result.set_exception(_own(error))
     else:
         send.result.cancel()
+
+
+def _own(error: Exception) -> Exception:
+    """A copy of a batch's error for one of its sends: an exception that several callers raise gathers the tracebacks of all, and the
+    context of one is seen by the others. Without a call of the class, whose arguments may be others than `args`.
+    """
+    own = type(error).__new__(type(error), *error.args)
+    own.__dict__.update(error.__dict__)
+    own.__cause__, own.__context__ = error.__cause__, error.__context__
+    own.__suppress_context__ = error.__suppress_context__
+    return own.with_traceback(error.__traceback__)

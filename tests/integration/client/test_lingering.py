@@ -115,6 +115,28 @@ async def test_a_batch_of_which_nothing_is_known_fails_for_each_send(broker):
     assert len(broker.seen(320)) == 1
 
 
+@pytest.mark.parametrize("is_internal", [False, True], ids=["of-the-broker", "internal"])
+async def test_each_send_of_a_failed_batch_has_its_own_error(broker, is_internal, monkeypatch):
+    """Callers that raise one exception object see each other's tracebacks and contexts."""
+    config = ProducerConfig(linger_ms=5, retry_count_max=0)
+    async with Producer(broker.address, "PG", config=config) as producer:
+        broker.fail_next = [] if is_internal else [1]
+        if is_internal:
+            await producer.send(message(9))
+
+            def fail(*args: object) -> bytes:
+                raise LookupError("a bug", 7)
+
+            sender = producer._lingering
+            monkeypatch.setattr(sender, "_send_batch", fail)
+        errors = await asyncio.gather(
+            *(producer.send(message(number)) for number in range(3)), return_exceptions=True
+        )
+    assert [type(each) for each in errors] == [LookupError if is_internal else SendFailed] * 3
+    assert len({id(each) for each in errors}) == 3
+    assert len({(str(each), repr(each.args), repr(vars(each))) for each in errors}) == 1
+
+
 async def test_a_full_batch_does_not_wait(broker, monkeypatch):
     monkeypatch.setattr(lingering, "BATCH_COUNT_MAX", 10)
     async with Producer(broker.address, "PG", config=LONG) as producer:
