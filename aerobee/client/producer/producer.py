@@ -69,6 +69,8 @@ from aerobee.remoting.connection_calls import OPAQUE_MASK, opaques
 from aerobee.system_names import NOT_SENDABLE
 
 log = logging.getLogger(__name__)
+
+EMPTY_BODY = "a message for topic %s has an empty body: Aerobee's brokers store it, RocketMQ's answer with an internal error; send at least one byte"
 T = TypeVar("T")
 
 # Properties that are refused, or that make the message one of another kind (TransactionProducer._prepare).
@@ -116,6 +118,7 @@ class Producer(RequestReplyCalls):
         self._routes = PublishInfoTable(self._session, group, self.config)
         self._publish = self._routes.known
         self._in_flight = SendSemaphore(self.config.in_flight_max)
+        self._has_sent_empty = False
         self._tracer: Tracer | None = None
         if trace:
             sender = Producer(
@@ -265,7 +268,7 @@ class Producer(RequestReplyCalls):
             if (
                 info is None
                 or type(body) is not bytes
-                or len(body) > self._plain_bytes_max
+                or not 0 < len(body) <= self._plain_bytes_max
                 or (message.properties and not NOT_PLAIN.isdisjoint(message.properties))
                 or message.topic in NOT_SENDABLE
                 or (message.delay_level and message.delay_level > self._delay_level_max)
@@ -370,7 +373,7 @@ class Producer(RequestReplyCalls):
         self, lingering: Lingering, message: Message, deadline: float, timeout_s: float | None
     ) -> SendResult:
         """A send without options that shares a request with others."""
-        if message.properties or message.topic in NOT_SENDABLE:
+        if message.properties or not message.body or message.topic in NOT_SENDABLE:
             self._check(message)  # what may_share() has not checked
         unique_id = self._ids.next_id(self._clock.now_ms())
         result = lingering.put(message, unique_id, deadline, timeout_s or self._timeout_s, shares=True)
@@ -656,6 +659,9 @@ class Producer(RequestReplyCalls):
     def _check(self, message: Message) -> None:
         if message.properties:
             check_properties(message)
+        if not message.body and not self._has_sent_empty:
+            self._has_sent_empty = True
+            log.warning(EMPTY_BODY, message.topic)
         if len(message.body) > self.config.body_bytes_max:
             raise UsageError(
                 f"the body has {len(message.body)} bytes, at most {self.config.body_bytes_max} are allowed "
