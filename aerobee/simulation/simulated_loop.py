@@ -245,9 +245,10 @@ class _Handle(asyncio.Handle):
         self._source_traceback = self._repr = None
 
 
-def _task_of(loop: asyncio.AbstractEventLoop, work: Any, context: Any = None) -> asyncio.Task[Any]:
+def _task_of(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
+    """A task factory. From Python 3.14 on the options contain the task's name, before the context alone."""
     assert isinstance(loop, SimulatedLoop)
-    task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, context=context)
+    task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, **options)
     loop._tasks.add(task)
     return task
 
