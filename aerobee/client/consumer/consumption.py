@@ -99,6 +99,7 @@ class Consumption:
         meter, monotonic = self._session.meter, self._session.clock.monotonic
         # With a meter: when the call began, which is when the previous one ended, and the figures of the newest topic.
         began, topic, figures = 0.0 if meter is None else monotonic(), "", _NOTHING
+        record = figures.handled.record
         while (work := take()) is not None:
             pull, process, messages = work
             if process.dropped:
@@ -127,7 +128,8 @@ class Consumption:
                 if messages[0].topic != topic:
                     topic = messages[0].topic
                     figures = meter.of(topic)
-                figures.handled.record((now := monotonic()) - began)
+                    record = figures.handled.record
+                record((now := monotonic()) - began)
                 figures.consumed += len(messages)
                 began = now
             self.consumed_count += len(messages)
