@@ -91,6 +91,10 @@ const steps = {
     await page.locator("figure.chart td", { hasText: /\/s$/ }).first().waitFor();
     await page.getByRole("button", { name: "1m", exact: true }).click();
     await page.waitForFunction(() => document.querySelector(".charts-head [aria-pressed=true]").textContent === "1m");
+    // The page is still updated, and the button keeps the focus.
+    await page.evaluate(() => { document.querySelector("main .tiles").dataset.old = "yes"; });
+    await page.waitForFunction(() => !document.querySelector("main .tiles[data-old]"));
+    await page.waitForFunction(() => document.activeElement.textContent === "1m");
     await page.getByRole("button", { name: "1d", exact: true }).click({ force: true }); // needs --prometheus: nothing happens
     assert.equal(await page.locator(".charts-head [aria-pressed=true]").textContent(), "1m");
     await check("charts-as-tables");

@@ -56,16 +56,24 @@ async function show() {
   document.title = `${(main.querySelector("h1") || main).textContent} – Aerobee console`;
 }
 
+// The focus on an element that was drawn again, or on the one that replaced it.
+function focusAgain(element) {
+  const name = (each) => each.getAttribute("aria-label") || each.textContent;
+  const now = element.isConnected ? element : [...main.querySelectorAll(element.tagName)].find((each) => name(each) === name(element));
+  if (now) now.focus({ preventScroll: true });
+}
+
 function listen() {
   if (stream) stream.close();
   stream = new EventSource(path("stream"));
   stream.onmessage = async (event) => {
     const look = JSON.parse(event.data);
-    // Redraw a page only while none of its elements has the focus, so that input is not lost.
-    if (current.update && !(main.contains(document.activeElement) && document.activeElement !== main)) {
-      const number = current.number;
-      try { await current.update(look); } catch (error) { if (current.number === number) main.append(failure(error)); }
-    }
+    // A field in use keeps its page as it is, so that input is not lost. Another element with the focus has it again afterwards.
+    const focused = main.contains(document.activeElement) && document.activeElement !== main ? document.activeElement : null;
+    if (!current.update || (focused && focused.matches("input, select, textarea, [role=slider]"))) return;
+    const number = current.number;
+    try { await current.update(look); } catch (error) { if (current.number === number) main.append(failure(error)); }
+    if (focused && document.activeElement === document.body) focusAgain(focused);
   };
 }
 
