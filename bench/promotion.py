@@ -41,6 +41,7 @@ class BigGroup(Group):
             server.wait_ready()
         wait_for("a master", lambda: self.table().get("masterAddress") == first.address, 300)
         first.wait_ready()
+        wait_for("a timer checkpoint", (first.store / "config" / "timercheck").exists, 600)
         first.stop()
         for broker in others:
             broker.store.parent.mkdir(parents=True, exist_ok=True)
