@@ -56,6 +56,7 @@ OWN = {
         "delay": "[later|true]",
         "big": "[3072000|true]",
         "priority": "[p3|3, p2|2, p1|1, p0|0]",
+        "lite": "{a: [m0, m3, m6, m9], b: [m1, m10, m4, m7]}",
         "wrongtype": "IllegalArgumentException",
     },
 }
