@@ -188,6 +188,8 @@ impl SendBacks {
         } else {
             record.topic.to_vec()
         };
+        // The queue's entry must be found also where this burst has stored the record, and reading it may close a file that it writes to.
+        shared.appender.release(&mut burst.writing).map_err(Stop::Fault)?;
         let place = (topic, record.queue_id, record.queue_offset, asked.offset, record.size);
         let is_record = self.hooks.bind(py).call_method1(intern!(py, "is_record"), place).and_then(|is| is.is_truthy());
         if !shared.appender.errors.check(py, is_record)? {

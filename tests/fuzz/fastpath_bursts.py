@@ -176,6 +176,28 @@ def long_poll(rng: random.Random, store: MessageStore) -> bytes:
     )
 
 
+def send_back(rng: random.Random, store: MessageStore) -> bytes:
+    """A message that a consumer sends back: one that is stored, or the next one to be stored, or something else."""
+    (_, queue) = rng.choice(sorted(store.queues.items()))
+    entry = queue.entry(rng.randrange(max(1, queue.max_offset)))
+    offsets = (store.log.end, 0, 7, -1) if entry is None else (entry[0],) * 9 + (store.log.end, entry[0] + 1)
+    fields: dict[str, Any] = {
+        "offset": str(rng.choice(offsets)), "group": rng.choice(GROUPS), "delayLevel": rng.choice(("0", "0", "3", "18", "19", "-1")),
+        "originMsgId": "", "originTopic": "T", "unitMode": "false", "maxReconsumeTimes": rng.choice(("16", "16", "1", "x")),
+    }  # fmt: skip
+    if rng.random() < 0.1:
+        fields[rng.choice(tuple(fields))] = rng.choice(ODD_VALUES)
+    header = {
+        "code": 36,
+        "extFields": fields,
+        "flag": rng.choice((0, 0, 0, 2)),
+        "language": "JAVA",
+        "opaque": rng.randrange(99),
+        "version": rng.choice((513, 513, 120)),
+    }
+    return framed(json.dumps(header, ensure_ascii=False).encode(errors="surrogatepass"), b"")
+
+
 def delayed_or_half(rng: random.Random, transactions: Transactions | None) -> bytes:
     """A message with a delay or a time, a half message, or the end of one of the open transactions where there are such."""
     kind = rng.randrange(3 if transactions is None else 4)

@@ -86,6 +86,8 @@ class Counterpart(Sending):
             self.topics.put(TopicConfig(topic, 4, 3, attributes={"ack.level": level}))
         for group in (*GROUPS, *captured_groups()):
             self.groups.find_or_create_all((group,))
+            if group.isascii():
+                self.topics.put(TopicConfig(f"%RETRY%{group}", 1, 1))  # takes messages back
         subscriptions = (SubscriptionData.parse("TopicNormal", "TagA", sub_version=5),)
         data = ConsumerData("group", subscription_data_set=subscriptions)
         member = FakePeer()

@@ -34,7 +34,7 @@ from aerobee.errors import WireError
 from aerobee.message import decode_properties, encode_properties, pack_host
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.frame import decode_frame
-from tests.fuzz.fastpath_bursts import delayed_or_half, long_poll, one_burst, with_options
+from tests.fuzz.fastpath_bursts import delayed_or_half, long_poll, one_burst, send_back, with_options
 from tests.fuzz.fastpath_counterparts import LEFT_TO_HANDLERS, Counterpart, HandlerCounterpart
 from tests.fuzz.fastpath_guarded import AccessWorld, shown, signed_run
 from tests.fuzz.fastpath_sockets import SocketCounterpart
@@ -49,6 +49,7 @@ SOCKET_STORES = 6  # one of so many stores also comes through native sockets
 LONG_POLL_SHARE = 0.2  # of the bursts begin with one
 KINDS_SHARE = 0.3  # of the bursts begin with messages for later or of transactions
 OPTIONS_SHARE = 0.3  # likewise with sends that have an option
+SEND_BACK_SHARE = 0.2  # likewise with messages that are sent back, before or behind the others
 HOSTS = (("10.0.0.1", 43_664), ("::1", 5_000))
 
 
@@ -313,6 +314,12 @@ def run(
                         )
                         + data
                     )
+                # Handlers of send-backs are compared by tests/unit/broker/fastpath/test_send_back_backends.py.
+                if handlers is None and rng.random() < SEND_BACK_SHARE and counterparts[0].store.queues:
+                    again = b"".join(
+                        [send_back(rng, counterparts[0].store) for _ in range(rng.randrange(1, 4))]
+                    )
+                    data = again + data if rng.random() < 0.5 else data + again
                 if guarded:
                     data = shown(rng, list(cut_frames(data)), by_users=by_users)
                     if rng.random() < 0.2:

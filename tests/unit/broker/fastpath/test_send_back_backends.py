@@ -30,6 +30,7 @@ from aerobee.remoting.frame import decode_frame, encode_frame
 from aerobee.store.log.stored_message import StoredMessage
 from tests.fuzz.fastpath_bursts import ODD_VALUES, framed, mutated
 from tests.fuzz.fastpath_counterparts import Counterpart
+from tests.unit.broker.sending import send_frame
 
 BURSTS = int(os.environ.get("AEROBEE_SEND_BACK_BURSTS", "1200"))
 BACKENDS = [PYTHON] + ([NATIVE] if choose_backend().name == NATIVE else [])
@@ -210,6 +211,19 @@ def test_backends_store_what_the_handler_stores_of_messages_sent_back(tmp_path: 
         for world in (*worlds, reference):
             world.close()
     assert served > BURSTS
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_a_message_of_the_same_burst_is_taken_back(tmp_path: Path, name: str) -> None:
+    """Its queue entry is written, but was not in the queue's numbers before the end of the burst."""
+    world = World(tmp_path, name)
+    send = send_frame(properties="UNIQ_KEY\x01U1\x02")
+    assert world.burst(send, 0, CONSUMER)[1] == len(send)
+    ext = {"offset": str(world.store.log.end), "group": "group", "delayLevel": "3"}
+    data = send + encode_frame(RemotingCommand(RequestCode.CONSUMER_SEND_MSG_BACK, ext))
+    answer = world.burst(data, 0, CONSUMER)
+    assert (answer[1], answer[13]) == (len(data), 2)
+    world.close()
 
 
 @pytest.mark.parametrize("name", BACKENDS)
