@@ -1,12 +1,13 @@
 """Server CPU of every kind of message compared with the ordinary one, and with RocketMQ 5.5.0 in the same run.
 
-    python bench/cliffs.py [--servers aerobee,aerobee-python,rocketmq] [--seconds 0.8] [--rounds 2] [--kinds pull,pop]
+    python bench/cliffs.py --write [--servers aerobee,aerobee-python,rocketmq] [--seconds 0.8] [--rounds 2] [--kinds pull,pop]
 
 One connection keeps 64 sends, or 8 pulls, pops and batches, outstanding (kinds/cliff_kinds.py says what each kind sends).
 The figure is the server's CPU time a message, as in compare.py with what an idle server takes anyway: the least of the
 rounds, which are interleaved, so that a busy machine disturbs little. "x ordinary" is the factor to the ordinary kind of the same product
 (send, pull of 32, pop of 32, batch of 64), "x RocketMQ" the one to RocketMQ's figure for the same kind. A kind that RocketMQ
-does not have is compared with RocketMQ's ordinary one. A JVM gets --warm seconds of each kind first.
+does not have is compared with RocketMQ's ordinary one. A JVM gets --warm seconds of each kind first. Some kinds need servers that
+are started in another way (kinds/cliff_setups.py): they follow in separate runs.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -24,18 +26,21 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from bench import results_file, servers
 from bench.kinds import cliff_kinds
 from bench.kinds.cliff_kinds import KINDS, Frames, Kind, drive
+from bench.kinds.cliff_setups import KINDS as SETUP_KINDS
+from bench.kinds.cliff_setups import SETUPS, Start
 from bench.load.server import process_cpu_s
 from bench.load.wire import Link, LoadError
 from bench.servers import Server
 
 SETTINGS = cliff_kinds.SETTINGS
-SERVERS: dict[str, Callable[[], AbstractContextManager[Server]]] = {
-    "aerobee": lambda: servers.aerobee(extra=SETTINGS),
-    "aerobee-python": lambda: servers.aerobee_python(extra=SETTINGS),
-    "before": lambda: servers.before(extra=SETTINGS),
-    "before-python": lambda: servers.before_python(extra=SETTINGS),
-    "rocketmq": lambda: servers.rocketmq(extra=SETTINGS, heap="1g"),
+SERVERS: dict[str, Start] = {
+    "aerobee": servers.aerobee,
+    "aerobee-python": servers.aerobee_python,
+    "before": servers.before,
+    "before-python": servers.before_python,
+    "rocketmq": partial(servers.rocketmq, heap="1g"),
 }
+ALL = (*KINDS, *SETUP_KINDS)
 JVM_WARM_S = 10.0  # of the first kind, for what every request needs
 POP_REQUESTS = 400  # of a round: they use messages up
 
@@ -53,7 +58,7 @@ class Loaded:
 
     def prepare(self, kind: Kind, warm_s: float) -> None:
         """Raises LoadError when the server does not take this kind."""
-        link = self.links[kind.name] = Link(("127.0.0.1", self.server.port))
+        link = self.links[kind.name] = kind.connect(self.server.port)
         self.frames[kind.name] = kind.frames(link)
         done = self._drive(kind, warm_s, POP_REQUESTS // 4)
         if done.requests - sum(done.refused.values()) < done.requests // 2:
@@ -81,10 +86,26 @@ class Loaded:
 def measured(names: list[str], kinds: list[Kind], options: argparse.Namespace) -> dict[str, dict[str, float]]:
     """Server -> kind -> microseconds, the least of the rounds."""
     found: dict[str, dict[str, float]] = {name: {} for name in names}
+    for setup, of_it in groupby(kinds, key=lambda kind: kind.setup):
+        measure_setup(setup, list(of_it), found, options)
+    return found
+
+
+def measure_setup(
+    setup: str, kinds: list[Kind], found: dict[str, dict[str, float]], options: argparse.Namespace
+) -> None:
+    """Measure kinds at servers that are started alike, and add the figures."""
     with ExitStack() as stack:
-        running = {name: Loaded(stack.enter_context(SERVERS[name]()), {}, {}) for name in names}
-        if "rocketmq" in running:
-            running["rocketmq"].prepare(kinds[0], JVM_WARM_S)
+        running: dict[str, Loaded] = {}
+        for name in found:
+            try:
+                running[name] = Loaded(
+                    stack.enter_context(SETUPS[setup](name, SERVERS[name], SETTINGS)), {}, {}
+                )
+                if name == "rocketmq":
+                    running[name].prepare(kinds[0], JVM_WARM_S)
+            except (LoadError, OSError, servers.ServerFailed) as error:
+                print(f"{name}, setup {setup!r}: {error}", file=sys.stderr)
         for kind in kinds:
             ready = []
             for name, loaded in running.items():
@@ -105,10 +126,9 @@ def measured(names: list[str], kinds: list[Kind], options: argparse.Namespace) -
                         continue
                     found[name][kind.name] = min(cost, found[name].get(kind.name, cost))
             for name in ready:
-                running[name].links.pop(kind.name).sock.close()
+                running[name].links.pop(kind.name).close()
             cells = ", ".join(f"{name} {found[name][kind.name]:.2f}" for name in ready)
             print(f"{kind.name}: {cells}", file=sys.stderr, flush=True)
-    return found
 
 
 def table(found: dict[str, dict[str, float]], kinds: list[Kind]) -> list[str]:
@@ -148,14 +168,14 @@ def main() -> None:
         help="seconds of each kind before RocketMQ's first round (default 2.5)",
     )
     add("--kinds", default="", help="comma list of beginnings of names; default: all")
-    add("--keep", action="store_true", help="do not write bench/results/cliffs.json")
+    add("--write", action="store_true", help="write bench/results/cliffs.json")
     options = parser.parse_args()
     wanted = tuple(options.kinds.split(","))
-    kinds = [kind for kind in KINDS if kind.name.startswith(wanted)]
+    kinds = [kind for kind in ALL if kind.name.startswith(wanted)]
     found = measured(options.servers.split(","), kinds, options)
     print("\n".join(["server CPU, us a message\n", *table(found, kinds)]))
-    if not options.keep:
-        results_file.write("cliffs", {"us": found, "bases": {kind.name: kind.base for kind in KINDS}})
+    if options.write:
+        results_file.write("cliffs", {"us": found, "bases": {kind.name: kind.base for kind in ALL}})
 
 
 if __name__ == "__main__":

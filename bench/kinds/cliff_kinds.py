@@ -35,7 +35,8 @@ class Kind:
     messages: int = 1
     in_flight: int = 64
     own: bool = False  # Aerobee's alone: RocketMQ has no such kind
-    settings: dict[str, str] = field(default_factory=dict)  # of both brokers
+    setup: str = ""  # how the servers are started (cliff_setups.py)
+    connect: Callable[[int], Link] = lambda port: Link(("127.0.0.1", port))
 
 
 def properties(uniq: str = _UNIQ, **more: str) -> str:

@@ -121,6 +121,9 @@ class Link:
         self.unwritten = bytearray()
         self._tail = b""
 
+    def close(self) -> None:
+        self.sock.close()
+
     def write(self, data: bytes) -> None:
         if self.unwritten:
             self.unwritten += data
