@@ -117,7 +117,15 @@ async def measure(root: Path, gib: float) -> dict[str, float]:
         slave_used = cpu_s(slave)
         is_over.set()
         latencies = await during
+        gib = end / (1 << 30)
         return {
+            "slave_over_cp": round(end / took_s * min(cp_s) / size, 3),
+            "slave_over_cp_once_it_runs": round(
+                end / max(0.01, begun + took_s - first) * min(cp_s) / size, 3
+            ),
+            "sender_p99_meanwhile_over_alone": round(p99_ms(latencies) / p99_ms(before), 2),
+            "master_cpu_s_per_gib": round(sum(used) / gib, 3),
+            "slave_cpu_s_per_gib": round(sum(slave_used) / gib, 3),  # with the start of its process
             "log_mib": round(end / (1 << 20)),
             "cp_mib_s": round(size / (1 << 20) / min(cp_s)),
             "slave_mib_s": round(end / (1 << 20) / took_s),

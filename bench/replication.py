@@ -1,11 +1,12 @@
 """What a slave costs: a master with one slave compared with the same broker alone, interleaved; the slave's CPU; sync replication.
 
-    python bench/replication.py [--rounds 3] [--seconds 4] [--connections 1,4] [--in-flight 64] [--rate 1000] [--rocketmq]
+    python bench/replication.py [--rounds 3] [--seconds 4] [--connections 1,4] [--in-flight 64] [--rate 1000] [--rocketmq] [--gib 0]
 
 A figure is the median over the rounds of CPU microseconds a message, of the master (rmqload.py) and of the slave (its CPU time
 divided by the records that it appended meanwhile); and of the milliseconds from the moment a message was due to its answer, at
 --rate a second (0: not measured). --rocketmq measures RocketMQ's master with its slave in the same turns, asynchronously and with
-SYNC_MASTER. "With another process" is the broker alone while a process that it does not know works 3 of 10 times. Results go to
+SYNC_MASTER. --gib also measures an empty slave behind a log of that size (catch_up.py). "rows" are the ratios that
+bench/README.md has goals for. "With another process" is the broker alone while a process that it does not know works 3 of 10 times. Results go to
 bench/results/replication.json.
 """
 
@@ -148,6 +149,36 @@ def measure_rate(found: Figures, master: Server, slave: Server | None, shape: st
         found.add("us_per_message", f"{slave.name} {shape}", used)
 
 
+def rows(found: dict[str, dict[str, float]], shapes: list[str]) -> dict[str, float]:
+    """The ratios of the medians, as far as they were measured."""
+    pairs = {"sync p99 / RocketMQ's": ("ack_ms", "sync p99", "rocketmq-sync p99")}
+    for shape in shapes:
+        pairs[f"master with a slave / alone, CPU, {shape}"] = (
+            "us_per_message",
+            f"async {shape}",
+            f"alone {shape}",
+        )
+        pairs[f"slave / RocketMQ's, CPU, {shape}"] = (
+            "us_per_message", f"async-slave {shape}", f"rocketmq-slave {shape}",
+        )  # fmt: skip
+        pairs[f"sync / async, rate, {shape}"] = ("per_second", f"sync {shape}", f"async {shape}")
+    return {
+        name: round(found[kind][one] / found[kind][other], 3)
+        for name, (kind, one, other) in pairs.items()
+        if found.get(kind, {}).get(one) and found[kind].get(other)
+    }
+
+
+def caught_up(gib: float) -> dict[str, float]:
+    """What catch_up.py measures, and its ratios."""
+    command = [sys.executable, str(HERE / "catch_up.py"), "--gib", str(gib)]
+    subprocess.run(
+        command, check=True, stdout=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": str(HERE.parent)}
+    )
+    measured: dict[str, float] = json.loads((HERE / "results" / "catch_up.json").read_text())
+    return measured
+
+
 def measure_latency(found: Figures, master: Server, rate: int, seconds: float) -> None:
     """One round of answers at a fixed rate."""
     where = ("--broker", master.address, "--server-pid", str(master.pids[-1]))
@@ -166,6 +197,7 @@ def main() -> None:
     parser.add_argument("--in-flight", type=int, default=64)
     parser.add_argument("--rate", type=int, default=1000)
     parser.add_argument("--rocketmq", action="store_true")
+    parser.add_argument("--gib", type=float, default=0)
     options = parser.parse_args()
     found = Figures()
     with contextlib.ExitStack() as stack:
@@ -199,7 +231,12 @@ def main() -> None:
                     measure_rate(found, masters[0], None, f"{shape} with another process", load)
             for master in masters if options.rate else ():
                 measure_latency(found, master, options.rate, options.seconds)
-    table = json.dumps(found.medians(), indent=1)
+    medians = found.medians()
+    shapes = [f"{connections}x{options.in_flight}" for connections in options.connections.split(",")]
+    results = {**medians, "rows": rows(medians, shapes)}
+    if options.gib:
+        results["catch_up"] = caught_up(options.gib)
+    table = json.dumps(results, indent=1)
     (HERE / "results" / "replication.json").write_text(table)
     print(table)
 

@@ -77,6 +77,9 @@ class SimulatedMappedFile:
         self._disk.on_read(end - start)
         return bytes(self.buffer[start:end])
 
+    def fileno(self) -> int:
+        return -1
+
     def will_need(self, start: int, end: int) -> None:
         """Does nothing: all content is in memory."""
 
@@ -89,6 +92,9 @@ class SimulatedMappedFile:
     def fill(self, start: int, end: int) -> None:
         if any(self.buffer[start:end]):  # flipped bits, or lost data
             self.buffer[start:end] = bytes(end - start)
+
+    def write(self, start: int, data: memoryview) -> None:
+        self.buffer[start : start + len(data)] = data
 
     def rewrite(self, start: int, end: int) -> None:
         for page in range(start // PAGE_BYTES, -(-end // PAGE_BYTES)):

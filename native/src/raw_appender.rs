@@ -25,6 +25,7 @@ use crate::text::{java_hash_from, positive};
 use crate::topic::LiveQueue;
 use crate::window::Window;
 
+const THROUGH_FILE_BYTES: usize = 64 << 10; // as in aerobee/store/log/commit_log.py
 const LEVEL_DIGITS_MAX: usize = 9; // more of them are for the reference implementation
 
 /// Copies one log.
@@ -122,7 +123,7 @@ impl RawAppender {
         }
         let copied = window.append_to(begin as i64, size, &mut bytes);
         drop(window);
-        let appended = if copied { state.append(py, physical_offset, &bytes) } else { Ok(0) };
+        let appended = if copied { state.append(py, physical_offset, &bytes, (data, begin)) } else { Ok(0) };
         state.plan.clear();
         state.bytes = bytes;
         appended
@@ -130,7 +131,8 @@ impl RawAppender {
 }
 
 impl State {
-    fn append(&mut self, py: Python<'_>, start: i64, bytes: &[u8]) -> PyResult<usize> {
+    /// `bytes` are a copy of those of the object `lent`, from its second part on.
+    fn append(&mut self, py: Python<'_>, start: i64, bytes: &[u8], lent: (&Bound<'_, PyAny>, usize)) -> PyResult<usize> {
         self.numbers.bind(py).call_method1(intern!(py, "check"), (start,))?;
         let Some(bound) = self.file_end(py, start)? else { return Ok(0) };
         self.read(py, start, bytes, bound)?;
@@ -138,10 +140,17 @@ impl State {
         let Some(last) = self.plan.records.last() else { return Ok(0) };
         let (end, now_ms, last_offset) = (last.physical_offset + last.size as i64, last.store_timestamp, last.physical_offset);
         let size = (end - start) as usize;
-        self.numbers.bind(py).call_method1(intern!(py, "reserve"), (start, size))?;
+        let numbers = self.numbers.bind(py);
+        let written = if size >= THROUGH_FILE_BYTES {
+            numbers.call_method1(intern!(py, "write_through"), (start, lent.0, lent.1, size))?;
+            None
+        } else {
+            numbers.call_method1(intern!(py, "reserve"), (start, size))?;
+            Some(&bytes[..size])
+        };
         let Some(mut live) = self.load_queues(py)? else { return Ok(0) };
         // Nothing from here on can fail.
-        let notes = match self.write(py, start, &bytes[..size], end, &mut live) {
+        let notes = match self.write(py, start, written, end, &mut live) {
             Ok(notes) => notes,
             Err(error) => {
                 let cause = error.into_value(py);
@@ -323,15 +332,17 @@ impl State {
         &mut self,
         py: Python<'_>,
         start: i64,
-        bytes: &[u8],
+        bytes: Option<&[u8]>, // None: the file has them
         end: i64,
         live: &mut [LiveQueue],
     ) -> PyResult<Vec<Note>> {
         let log = self.log.bind(py);
-        let base: i64 = log.getattr(intern!(py, "base"))?.extract()?;
-        let window = Window::new(&log.getattr(intern!(py, "buffer"))?)?;
-        if !window.write(start - base, bytes) {
-            return Err(PyBufferError::new_err("records lie beyond their file"));
+        if let Some(bytes) = bytes {
+            let base: i64 = log.getattr(intern!(py, "base"))?.extract()?;
+            let window = Window::new(&log.getattr(intern!(py, "buffer"))?)?;
+            if !window.write(start - base, bytes) {
+                return Err(PyBufferError::new_err("records lie beyond their file"));
+            }
         }
         log.setattr(intern!(py, "end"), end)?;
         let mut notes: Vec<Note> = Vec::new();

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from aerobee.broker.assembly.broker import Broker
+from aerobee.broker.replication.bulk_transfer import BULK_LAG_BYTES, BULK_RUN_BYTES
 from aerobee.broker.replication.classic_mode import ClassicMode
 from aerobee.errors import ConfigError
 from aerobee.ha.stream.transfer_header import encode_report
@@ -45,6 +46,23 @@ async def test_an_empty_slave_takes_the_whole_history_of_several_files(pair: Pai
     await same(master, slave)
     assert slave.store.min_offset("t", 0) == 0
     assert slave.store.max_offset("t", 0) == 150
+
+
+@pytest.mark.parametrize("key", ["", "a key of this test"])
+async def test_a_slave_far_behind_takes_large_frames(pair: Pair, key: str) -> None:
+    """With a key bytes pass through the connection that checked it."""
+    store = {"mapped_file_size_commit_log": 8 << 20, "ha_shared_key": key}
+    master = await pair.start("master", store=store)
+    await pair.send(master, 45, size=500_000)
+    assert master.store.log.end - BULK_LAG_BYTES > BULK_RUN_BYTES
+    slave = await pair.start_slave(master, store=store)
+    await same(master, slave)
+    await pair.send(master, 3)
+    await same(master, slave)
+    assert slave.store.max_offset("t", 0) == 48
+    (replica,) = master.replication.state().replicas
+    await wait_until(lambda: master.replication.state().replicas[0].acknowledged == master.store.log.end)
+    assert replica.sent > BULK_RUN_BYTES, "one connection brought it all"
 
 
 async def test_a_slave_resumes_replication_at_its_offset(pair: Pair) -> None:

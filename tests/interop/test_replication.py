@@ -14,7 +14,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from aerobee.client import ConsumeFrom, ConsumerConfig, PushConsumer, ReceivedMessage
+from aerobee.client import (
+    ConsumeFrom,
+    ConsumerConfig,
+    Producer,
+    ProducerConfig,
+    PushConsumer,
+    ReceivedMessage,
+)
+from aerobee.message import Message
 from tests.interop.conftest import targets
 from tests.interop.replica_processes import Slave, check_same, log_end
 from tests.interop.rocketmq import (
@@ -98,6 +106,34 @@ def test_a_slave_follows_a_master_of_the_other_product(
     finally:
         master.kill()
         slave.kill()
+
+
+def test_a_slave_of_rocketmq_far_behind_takes_large_frames(
+    driver: Driver, namesrv: str, topic: str, tmp_path: pathlib.Path
+) -> None:
+    """Frames of 1 MiB, from the files to the socket, into the 4 MiB that it accepts."""
+    files = {"mappedFileSizeCommitLog": str(8 << 20), "brokerName": driver.unique("broker-ha-")}
+    master = Broker("aerobee", tmp_path / "master", namesrv, brokerRole="ASYNC_MASTER", **files)
+    slave = Slave("rocketmq", tmp_path / "slave", namesrv, brokerRole="SLAVE", brokerId="1", **files)
+    try:
+        master.start()
+        asyncio.run(fill(namesrv, topic, 28))
+        assert log_end(master) > 3 * (8 << 20)
+        slave.start()
+        check_same(master, slave)
+        asyncio.run(fill(namesrv, topic, 1))
+        check_same(master, slave)
+    finally:
+        master.kill()
+        slave.kill()
+
+
+async def fill(namesrv: str, topic: str, count: int) -> None:
+    """Send messages of a MiB."""
+    config = ProducerConfig(compress_over_bytes=1 << 30, send_timeout_s=60.0)
+    async with Producer(namesrv, "PG_fill", config=config) as producer:
+        for number in range(count):
+            await producer.send(Message(topic, random.Random(number).randbytes(1 << 20)))
 
 
 async def read_by_us(namesrv: str, topic: str, group: str, count: int) -> set[str]:

@@ -49,7 +49,7 @@ PYTHON, NATIVE = "python", "native"
 class RawAppends(Protocol):
     """Appends the ordinary records at the start of a master's bytes: native code, which mirrors RawAppender.append of the store."""
 
-    def append(self, physical_offset: int, data: bytearray, begin: int) -> int:
+    def append(self, physical_offset: int, data: bytearray | memoryview, begin: int) -> int:
         """Append the leading whole, ordinary records of `data[begin:]`; return their number of bytes, 0 when the first
         record is incomplete or needs the reference implementation. Raises the same errors as the reference
         implementation."""
@@ -63,7 +63,7 @@ class ReleasableRawAppends:
     def __init__(self, native: RawAppends) -> None:
         self._native: RawAppends | None = native
 
-    def append(self, physical_offset: int, data: bytearray, begin: int) -> int:
+    def append(self, physical_offset: int, data: bytearray | memoryview, begin: int) -> int:
         """As RawAppends; 0 after close()."""
         return 0 if self._native is None else self._native.append(physical_offset, data, begin)
 

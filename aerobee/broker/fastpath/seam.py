@@ -21,7 +21,7 @@ from aerobee.store.queue.queue_table import AnyQueue
 
 # Changes with this interface and with the replies or records of a burst: a native backend of another version
 # is not used.
-FAST_PATH_VERSION = 31
+FAST_PATH_VERSION = 32
 
 # request code, group, topic, subscription of the request (SQL92: with SQL_PREFIX in front) or None for the group's, its version
 AuthorizationKey = tuple[int, str, str, str | None, int]

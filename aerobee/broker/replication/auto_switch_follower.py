@@ -49,7 +49,7 @@ class _AutoSwitchConnection(MasterConnection):
     def _encode_report(self, offset: int) -> bytes:
         return StateReport(offset).encode()
 
-    def _read(self, data: bytes) -> None:
+    def _read(self, data: bytes | memoryview) -> None:
         self._stream.feed(data)
         while (frame := self._stream.next_frame()) is not None and not self.closed.done():
             if isinstance(frame, HandshakeReply):
@@ -59,6 +59,14 @@ class _AutoSwitchConnection(MasterConnection):
                 self._follower.on_frame(self, frame)
             else:
                 raise MalformedFrame("a frame arrived before the handshake")
+
+    def _space(self) -> memoryview | None:
+        large = self._stream.large
+        return self._follower.space(self, large.offset, large.left) if large.left and large.is_begun else None
+
+    def _on_space_filled(self, count: int) -> None:
+        self._stream.large.passed(count)
+        self._follower.on_space_filled(self, count)
 
     def end(self, error: BaseException | None) -> None:
         super().end(error)
@@ -90,6 +98,7 @@ class AutoSwitchFollower(Follower):
         """
         super().__init__(store=store, clock=clock, network=network)
         self.confirm_offset = 0  # the master's confirm offset, limited to the end of this log
+        self._masters_confirm_offset = 0  # of the newest frame
         self._epochs = epochs
         self._broker_id = broker_id
         self._master_epoch = master_epoch
@@ -195,6 +204,19 @@ class AutoSwitchFollower(Follower):
 
     # --- received bytes
 
+    def space(self, connection: _AutoSwitchConnection, offset: int, size: int) -> memoryview | None:
+        """Where bytes of a frame whose beginning on_frame() has accepted may be written; None when nothing may."""
+        if not self._is_following or connection is not self._connection or offset != self._receiver.received:
+            return None
+        return self._receiver.space(size)
+
+    def on_space_filled(self, connection: _AutoSwitchConnection, count: int) -> None:
+        """So many log bytes have been written into space(). Raises WireError, StoreError."""
+        self._master_end = max(self._master_end, self._receiver.received + count)
+        if self._receiver.grew(count):
+            self._confirm()
+            self._acknowledge(connection)
+
     def on_frame(self, connection: _AutoSwitchConnection, frame: TransferFrame) -> None:
         """Log bytes, or a heartbeat. Raises WireError, StoreError."""
         if not self._is_following or connection is not self._connection:
@@ -223,6 +245,10 @@ class AutoSwitchFollower(Follower):
         if body:
             receiver.take(frame.offset, body)
             self._trouble = ""
-        self.confirm_offset = max(self.confirm_offset, min(frame.confirm_offset, self._store.log.end))
-        self._store.durability.confirm(self.confirm_offset)
+        self._masters_confirm_offset = frame.confirm_offset
+        self._confirm()
         self._acknowledge(connection)
+
+    def _confirm(self) -> None:
+        self.confirm_offset = max(self.confirm_offset, min(self._masters_confirm_offset, self._store.log.end))
+        self._store.durability.confirm(self.confirm_offset)

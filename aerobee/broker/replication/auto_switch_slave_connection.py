@@ -141,7 +141,7 @@ class AutoSwitchSlaveConnection(SlaveConnection):
 
     def _frame(self, offset: int, size_max: int) -> tuple[bytes, int]:
         entry, end = self._epoch_at(offset)
-        size = min(size_max, self._store.config.ha_transfer_batch_size, end - offset)
+        size = min(size_max, end - offset)
         assert size >= 0, "an epoch that a byte belongs to ends behind it"
         head = TRANSFER_HEAD.pack(
             HaState.TRANSFER, size, offset, entry.epoch, entry.start_offset, self._confirm_offset()

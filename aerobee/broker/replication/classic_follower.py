@@ -60,7 +60,7 @@ class _ClassicConnection(MasterConnection):
     def _encode_report(self, offset: int) -> bytes:
         return encode_report(offset)
 
-    def _read(self, data: bytes) -> None:
+    def _read(self, data: bytes | memoryview) -> None:
         self._frames.feed(data)
         # Bodies of frames that continue where the one before ends are appended together.
         parts: list[bytes | memoryview] = []
@@ -76,14 +76,26 @@ class _ClassicConnection(MasterConnection):
                         )
                     offset, body = 0, b"\x00" + bytes(body)
             if parts and offset != end:
-                self._follower.on_bytes(self, start, b"".join(parts))
+                self._follower.on_bytes(self, start, _joined(parts))
                 parts = []
             if body:
                 start = start if parts else offset
                 parts.append(body)
                 end = offset + len(body)
         if parts:
-            self._follower.on_bytes(self, start, b"".join(parts))
+            self._follower.on_bytes(self, start, _joined(parts))
+
+    def _space(self) -> memoryview | None:
+        large = self._frames.large
+        return self._follower.space(self, large.offset, large.left) if large.left and large.is_begun else None
+
+    def _on_space_filled(self, count: int) -> None:
+        self._frames.large.passed(count)
+        self._follower.on_space_filled(count)
+
+
+def _joined(parts: list[bytes | memoryview]) -> bytes | memoryview:
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 class _Plan(NamedTuple):
@@ -217,11 +229,27 @@ class ClassicFollower(Follower):
 
     # --- received bytes
 
-    def on_bytes(self, connection: _ClassicConnection, offset: int, body: bytes) -> None:
+    def space(self, connection: _ClassicConnection, offset: int, size: int) -> memoryview | None:
+        """Where bytes for `offset` may be written; None when they must not be appended unseen."""
+        if (
+            self._search is not None
+            or connection is not self._connection
+            or offset != self._receiver.received
+        ):
+            return None
+        return self._receiver.space(size)
+
+    def on_space_filled(self, count: int) -> None:
+        """So many log bytes have been written into space(). Raises WireError, StoreError."""
+        self._master_end = max(self._master_end, self._receiver.received + count)
+        if self._receiver.grew(count):
+            self._report()
+
+    def on_bytes(self, connection: _ClassicConnection, offset: int, body: bytes | memoryview) -> None:
         """Log bytes have come. Raises WireError, StoreError, CannotFollow."""
         self._master_end = max(self._master_end, offset + len(body))
         if self._search is not None:
-            rest = self._compare(connection, self._search, offset, body)
+            rest = self._compare(connection, self._search, offset, bytes(body))
             if not rest:
                 return
             offset, body = offset + len(body) - len(rest), rest

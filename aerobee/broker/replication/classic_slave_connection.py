@@ -74,8 +74,7 @@ class ClassicSlaveConnection(SlaveConnection):
         self._acknowledged()
 
     def _frame(self, offset: int, size_max: int) -> tuple[bytes, int]:
-        size = min(size_max, self._store.config.ha_transfer_batch_size)
-        return CLASSIC_HEAD.pack(offset, size), size
+        return CLASSIC_HEAD.pack(offset, size_max), size_max
 
     def _why_not_in_sync(self) -> str:
         if self.acknowledged < 0:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from typing import cast
+from collections.abc import Callable
+from typing import TypeVar, cast
 
 from aerobee.broker.replication.byte_rate import ByteRate
 from aerobee.broker.replication.ha_mode import FollowState, MasterAddress
@@ -20,6 +21,8 @@ from aerobee.network import Network
 from aerobee.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
+Received = TypeVar("Received")
+HA_READ_BYTES = 256 << 10  # of one read, as asyncio's
 RETRY_S = 1.0  # RocketMQ: 5 s
 # First retry pause for a master of a new epoch, doubled each time: slaves learn of the new master at the same
 # moment as the master itself, and an early slave must not miss the sync state set, in case this master fails
@@ -39,10 +42,16 @@ def why(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-class MasterConnection(asyncio.Protocol, ABC):
-    """One connection to a master. `closed` is done when it has ended, with the reason as its exception."""
+class MasterConnection(asyncio.BufferedProtocol, ABC):
+    """One connection to a master. `closed` is done when it has ended, with the reason as its exception.
+
+    A plain TCP connection reads into one buffer, and the bytes of a large frame where they are appended from. TLS, a
+    connection with a key, and a simulation call data_received().
+    """
 
     def __init__(self, owner: Follower) -> None:
+        self._buffer = memoryview(bytearray(HA_READ_BYTES))
+        self._is_direct = False  # the bytes of the next read go into _space()
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._owner = owner
         self._transport: asyncio.Transport | None = None
@@ -54,8 +63,16 @@ class MasterConnection(asyncio.Protocol, ABC):
         """Send the first request of the exchange."""
 
     @abstractmethod
-    def _read(self, data: bytes) -> None:
-        """Handle bytes from the master. Raises WireError, StoreError, CannotFollow."""
+    def _read(self, data: bytes | memoryview) -> None:
+        """Handle bytes from the master. Keeps no view of them. Raises WireError, StoreError, CannotFollow."""
+
+    @abstractmethod
+    def _space(self) -> memoryview | None:
+        """Where the next bytes of a large frame belong; None when the next bytes are for _read()."""
+
+    @abstractmethod
+    def _on_space_filled(self, count: int) -> None:
+        """So many bytes have been written into _space(). Raises as _read()."""
 
     @abstractmethod
     def _encode_report(self, offset: int) -> bytes:
@@ -68,12 +85,29 @@ class MasterConnection(asyncio.Protocol, ABC):
             return
         self._greet(self._transport)
 
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the transport writes its next read."""
+        space = None if self.closed.done() else self._space()
+        self._is_direct = space is not None
+        return self._buffer if space is None else space
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """So many bytes are in what get_buffer() returned."""
+        if self._is_direct:
+            self._handle(self._on_space_filled, nbytes)
+        else:
+            self._handle(self._read, self._buffer[:nbytes])
+
     def data_received(self, data: bytes) -> None:
+        """Bytes that are in no buffer of this connection."""
+        self._handle(self._read, data)
+
+    def _handle(self, handle: Callable[[Received], None], what: Received) -> None:
         if self.closed.done():
             return
         try:
             self._owner.on_read()
-            self._read(data)
+            handle(what)
         except AerobeeError as error:
             self.end(error)
         except Exception as error:

@@ -5,7 +5,8 @@ write are sent together: a write and its acknowledgement cost as much as dozens 
 slave has acknowledged everything, bytes are sent within the burst, before its replies are deferred; otherwise in the
 next event loop iteration, because bursts of other connections follow in this one. It pauses while the slave does not
 read, yields after TURN_BYTES, and loads bytes that are not in memory off the event loop first, so that a slave with a
-large lag delays no producer.
+large lag delays no producer. A slave behind by more than BULK_LAG_BYTES is sent runs by bulk_transfer.py, where that is
+possible.
 """
 
 from __future__ import annotations
@@ -14,6 +15,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
+from aerobee.broker.replication.bulk_transfer import (
+    BULK_FRAME_BYTES,
+    BULK_LAG_BYTES,
+    BULK_RUN_BYTES,
+    BulkTransfer,
+    FilePart,
+)
 from aerobee.broker.replication.gathered_write import write_parts
 from aerobee.clock import Clock, Timer
 from aerobee.errors import StoreError
@@ -28,6 +36,8 @@ GATHER_BYTES = 128 << 10  # and maximum number of bytes that wait for it
 
 class _File(Protocol):
     buffer: WritableBuffer
+
+    def fileno(self) -> int: ...
 
 
 class LogSegment(Protocol):
@@ -47,6 +57,8 @@ class SentLog(Protocol):
     end: int
 
     def segment_at(self, physical_offset: int) -> LogSegment | None: ...
+    def pin(self, start: int, end: int) -> list[int]: ...
+    def unpin(self, bases: list[int]) -> None: ...
 
 
 # (offset, maximum number of bytes) -> (head of the frame, bytes of its body); no bytes: nothing may be sent
@@ -64,7 +76,9 @@ class LogSender:
         *,
         log: SentLog,
         transport: asyncio.WriteTransport,
+        bulk: BulkTransfer | None = None,
         frame_head: FrameHead,
+        frame_bytes: Callable[[], int],
         hot_bytes: Callable[[], int],
         warm: Callable[[Sequence[tuple[int, int]]], Awaitable[None]],
         clock: Clock,
@@ -72,7 +86,8 @@ class LogSender:
         is_urgent: Callable[[], bool],
         position: int,
     ) -> None:
-        """`is_urgent`: whether a reply waits for slaves. `hot_bytes`: number of the newest bytes of the log that count
+        """`is_urgent`: whether a reply waits for slaves. `frame_bytes`: maximum size of a frame that is not part of a
+        run. `bulk` sends runs, None where that is not possible; the sender closes it. `hot_bytes`: number of the newest bytes of the log that count
         as in memory; `warm` loads others.
         """
         self.position = position
@@ -80,7 +95,9 @@ class LogSender:
         self.last_write_s = clock.monotonic()
         self._log = log
         self._transport = transport
+        self._bulk = bulk
         self._frame_head = frame_head
+        self._frame_bytes = frame_bytes
         self._hot_bytes = hot_bytes
         self._warm = warm
         self._warm_end = 0
@@ -92,11 +109,15 @@ class LogSender:
         self._is_paused = False
         self._is_closed = False
         self._is_planned = False  # a callback is scheduled
-        self._warming: asyncio.Task[None] | None = None
+        self._absence: asyncio.Task[None] | None = (
+            None  # loads bytes or sends a run; nothing else is sent meanwhile
+        )
+        self._in_run = False
+        self._after_run = b""  # a frame without log bytes, which cannot be sent within a run
 
     def wake(self) -> None:
         """Send new bytes; called when the log has grown. Cheap; may be called often."""
-        if self._is_planned or self._is_paused or self._is_closed or self._warming is not None:
+        if self._is_planned or self._is_paused or self._is_closed or self._absence is not None:
             return
         if self._is_urgent():
             self._gather_no_more()
@@ -129,7 +150,7 @@ class LogSender:
 
     def _gathered(self) -> None:
         self._gathering = None
-        if not (self._is_planned or self._is_paused or self._is_closed or self._warming is not None):
+        if not (self._is_planned or self._is_paused or self._is_closed or self._absence is not None):
             self._turn()
 
     def _gather_no_more(self) -> None:
@@ -150,13 +171,19 @@ class LogSender:
         """Send nothing more."""
         self._is_closed = True
         self._gather_no_more()
-        if self._warming is not None:
-            self._warming.cancel()
+        if self._absence is not None and not self._in_run:
+            self._absence.cancel()
+        if self._bulk is not None:  # ends a run, whose files are then released
+            self._bulk.close()
 
     def write(self, frame: bytes) -> None:
-        """Write a frame without log bytes, between others."""
-        if not self._is_closed:
-            self.last_write_s = self._clock.monotonic()
+        """Write a frame without log bytes, between others; within a run of bulk bytes the newest such frame waits."""
+        if self._is_closed:
+            return
+        self.last_write_s = self._clock.monotonic()
+        if self._in_run:
+            self._after_run = frame
+        else:
             self._transport.write(frame)
 
     def _turn(self) -> None:
@@ -171,6 +198,9 @@ class LogSender:
         while not (self._is_paused or self._is_closed) and self.position < self._log.end:
             if sent >= TURN_BYTES:
                 self._plan_turn()
+                return
+            if self._bulk is not None and self._log.end - self.position > BULK_LAG_BYTES:
+                self._begin_run(self._bulk)
                 return
             if self._is_cold():
                 self._begin_warming()
@@ -196,7 +226,7 @@ class LogSender:
             stop = min(stop, self._warm_end)
         view = memoryview(segment.file.buffer)
         while at < stop:
-            head, size = self._frame_head(at, stop - at)
+            head, size = self._frame_head(at, min(stop - at, self._frame_bytes()))
             if not size:
                 break
             parts += (head, view[at - segment.base : at - segment.base + size])
@@ -204,13 +234,68 @@ class LogSender:
         self.position = at
         return parts
 
+    # --- a slave far behind
+
+    def _begin_run(self, bulk: BulkTransfer) -> None:
+        if self._transport.get_write_buffer_size():
+            self._is_paused = True  # the transport calls resume() when its last byte has left
+            return
+        start = self.position
+        pins = self._log.pin(start, start + BULK_RUN_BYTES)
+        try:
+            parts = self._run_parts()
+        except BaseException:
+            self._log.unpin(pins)
+            raise
+        if not parts:
+            self._log.unpin(pins)
+            return
+        self._in_run = True
+        self._absence = asyncio.get_running_loop().create_task(
+            self._send_run(bulk, parts, pins), name="ha-run"
+        )
+
+    def _run_parts(self) -> list[bytes | FilePart]:
+        """A run of frames, all of one file. `position` is behind them on return."""
+        at = self.position
+        segment = self._log.segment_at(at)
+        if segment is None:
+            self._on_gone(f"the log no longer has byte {at}")
+            return []
+        descriptor, base = segment.file.fileno(), segment.base
+        stop = min(self._log.end, segment.end, at + BULK_RUN_BYTES)
+        frame_bytes = max(BULK_FRAME_BYTES, self._frame_bytes())
+        parts: list[bytes | FilePart] = []
+        while at < stop:
+            head, size = self._frame_head(at, min(stop - at, frame_bytes))
+            if not size:
+                break
+            parts += (head, FilePart(descriptor, at - base, size))
+            at += size
+        self.position = at
+        return parts
+
+    async def _send_run(self, bulk: BulkTransfer, parts: list[bytes | FilePart], pins: list[int]) -> None:
+        try:
+            await bulk.send(parts)
+        except (StoreError, OSError) as error:
+            self._on_gone(str(error))
+        finally:
+            self._log.unpin(pins)
+            self._absence, self._in_run = None, False
+        self.last_write_s = self._gathered_s = self._clock.monotonic()
+        if self._after_run:
+            frame, self._after_run = self._after_run, b""
+            self.write(frame)
+        self.wake()
+
     # --- bytes that are on the disk only
 
     def _is_cold(self) -> bool:
         return self._log.end - self.position > self._hot_bytes() and self.position >= self._warm_end
 
     def _begin_warming(self) -> None:
-        self._warming = asyncio.get_running_loop().create_task(self._make_warm(), name="ha-warm")
+        self._absence = asyncio.get_running_loop().create_task(self._make_warm(), name="ha-warm")
 
     async def _make_warm(self) -> None:
         try:
@@ -221,5 +306,5 @@ class LogSender:
         except (StoreError, OSError) as error:
             self._on_gone(str(error))
         finally:
-            self._warming = None
+            self._absence = None
         self.wake()

@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import cast
 
+from aerobee.broker.replication.bulk_transfer import bulk_transfer
 from aerobee.broker.replication.byte_rate import ByteRate
 from aerobee.broker.replication.ended_slaves import EndedSlaves
 from aerobee.broker.replication.ha_mode import ReplicaState
@@ -196,7 +197,9 @@ class SlaveConnection(asyncio.Protocol, ABC):
         sender = self._sender = LogSender(
             log=store.log,
             transport=self._transport,
+            bulk=bulk_transfer(self._transport),
             frame_head=self._frame,
+            frame_bytes=lambda: store.config.ha_transfer_batch_size,
             hot_bytes=lambda: store.config.hot_read_bytes,
             warm=store.warm_records,
             clock=self._clock,

@@ -11,20 +11,22 @@ A slave may send its handshake again before the answer came. After it transfer_h
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from aerobee.errors import MalformedFrame
 from aerobee.ha.stream.epoch_file import EpochEntry, check_entries
 from aerobee.ha.stream.transfer_header import (
     BODY_BYTES_MAX,
+    LARGE_BYTES,
     STATE_REPORT,
     TRANSFER_HEAD,
     HaState,
+    LargeBody,
     StateReport,
     TransferFrame,
     check_offset,
     check_size,
-    decode_transfer,
+    decode_transfer_head,
     state_of,
 )
 
@@ -69,7 +71,7 @@ class _Stream:
         self._body_bytes_max = body_bytes_max
         self._data = bytearray()
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, data: bytes | memoryview) -> None:
         self._data += data
 
     def _state(self) -> HaState | None:
@@ -114,17 +116,40 @@ class SlaveStream(_Stream):
 class MasterStream(_Stream):
     """Decoder of the frames that a master sends. Not usable after a WireError."""
 
+    def __init__(self, *, body_bytes_max: int = BODY_BYTES_MAX) -> None:
+        super().__init__(body_bytes_max=body_bytes_max)
+        self.large = LargeBody()
+        self._large_frame: TransferFrame | None = None  # without its body
+
     def next_frame(self) -> HandshakeReply | TransferFrame | None:
-        """The next whole frame, or None. Raises FrameTooLarge, MalformedFrame."""
+        """The next whole frame or the next piece of a large one, or None. Raises FrameTooLarge, MalformedFrame."""
+        if self.large.left:
+            return self._piece()
         state = self._state()
         if state is None:
             return None
         if state is HaState.HANDSHAKE:
             return self._handshake_reply()
-        frame = decode_transfer(self._data, self._body_bytes_max)
-        if frame is not None:
-            del self._data[: TRANSFER_HEAD.size + len(frame.body)]
-        return frame
+        head = decode_transfer_head(self._data, self._body_bytes_max)
+        if head is None:
+            return None
+        frame, size = head
+        if size >= LARGE_BYTES:
+            del self._data[: TRANSFER_HEAD.size]
+            self._large_frame = frame
+            self.large.begin(frame.offset, size)
+            return self._piece()
+        data = self._take(TRANSFER_HEAD.size + size)
+        return None if data is None else replace(frame, body=data[TRANSFER_HEAD.size :])
+
+    def _piece(self) -> TransferFrame | None:
+        if not self._data:
+            return None
+        assert self._large_frame is not None
+        offset, size = self.large.piece(len(self._data))
+        body = self._take(size)
+        assert body is not None
+        return replace(self._large_frame, offset=offset, body=body)
 
     def _handshake_reply(self) -> HandshakeReply | None:
         if len(self._data) < REPLY_HEAD.size:

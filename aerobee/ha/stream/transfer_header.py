@@ -11,7 +11,8 @@ Controller mode (AutoSwitchHAClient, AutoSwitchHAConnection); the handshake befo
     master -> slave   state 4 | size 4 | offset 8 | epoch 4 | epoch start 8 | confirm offset 8 | body
 
 A frame of controller mode never crosses the end of an epoch; its confirm offset is the one from before its bytes.
-Sizes and offsets are checked before anything is kept, so a decoder holds at most one frame.
+Sizes and offsets are checked before anything is kept. A body of LARGE_BYTES and more is returned in pieces, as frames of
+the same epoch, and its rest may be read past the decoder: so a decoder holds less than LARGE_BYTES of a frame.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from enum import IntEnum
 from aerobee.errors import FrameTooLarge, MalformedFrame
 
 BODY_BYTES_MAX = 16 << 20  # of one frame; RocketMQ sends 32 KiB (haTransferBatchSize)
+LARGE_BYTES = 128 << 10  # of a body; a master sends such frames to a slave that is far behind
 REPORT = struct.Struct(">q")
 CLASSIC_HEAD = struct.Struct(">qi")
 STATE_REPORT = struct.Struct(">iq")
@@ -110,25 +112,21 @@ def state_of(word: int) -> HaState:
     return HaState(word)
 
 
-def decode_transfer(data: bytes | bytearray, bytes_max: int) -> TransferFrame | None:
-    """The frame at the start of `data`; None when it is not whole."""
+def decode_transfer_head(data: bytes | bytearray, bytes_max: int) -> tuple[TransferFrame, int] | None:
+    """The frame at the start of `data`, without its body, and the body's size; None when the head is not whole."""
     if len(data) < TRANSFER_HEAD.size:
         return None
     state, size, offset, epoch, epoch_start, confirm = TRANSFER_HEAD.unpack_from(data)
-    end = TRANSFER_HEAD.size + check_size(size, bytes_max)
-    frame_state = state_of(state)
-    check_offset(offset, "the offset of an HA frame")
-    check_offset(epoch_start, "the start of an epoch")
-    if len(data) < end:
-        return None
-    return TransferFrame(
-        offset=offset,
+    check_size(size, bytes_max)
+    frame = TransferFrame(
+        state=state_of(state),
+        offset=check_offset(offset, "the offset of an HA frame"),
         epoch=epoch,
-        epoch_start_offset=epoch_start,
+        epoch_start_offset=check_offset(epoch_start, "the start of an epoch"),
         confirm_offset=confirm,
-        body=bytes(data[TRANSFER_HEAD.size : end]),
-        state=frame_state,
+        body=b"",
     )
+    return frame, size
 
 
 class Reports:
@@ -147,24 +145,55 @@ class Reports:
         return check_offset(REPORT.unpack_from(data, whole - REPORT.size)[0], "a slave's offset")
 
 
+class LargeBody:
+    """The body of a large frame, of which pieces arrive: where the next one belongs, and how many bytes are missing."""
+
+    __slots__ = ("is_begun", "left", "offset")
+
+    def __init__(self) -> None:
+        self.offset = 0
+        self.left = 0
+        self.is_begun = False  # a piece was returned, so that its receiver knows the frame
+
+    def begin(self, offset: int, size: int) -> None:
+        """The head of a large frame was read."""
+        self.offset, self.left, self.is_begun = offset, size, False
+
+    def piece(self, size_max: int) -> tuple[int, int]:
+        """Offset and size of the next piece, which the decoder returns."""
+        self.is_begun = True
+        return self.offset, self.passed(min(self.left, size_max))
+
+    def passed(self, count: int) -> int:
+        """So many further bytes have arrived: returned as a piece, or read past the decoder."""
+        assert count <= self.left, "a body ends where its head says"
+        self.offset += count
+        self.left -= count
+        return count
+
+
 class ClassicFrames:
     """Decoder of a classic master's frames. Not usable after a WireError.
 
-    The body of a frame that arrives in one read is a view of it: only a body that the read's end splits is copied.
+    The body of a frame that arrives in one read is a view of it: only a body that the read's end splits is copied, and
+    the pieces of a large one are views, too. A view is valid until the next feed().
     """
 
     def __init__(self, *, body_bytes_max: int = BODY_BYTES_MAX) -> None:
+        self.large = LargeBody()
         self._body_bytes_max = body_bytes_max
         self._begun = bytearray()  # of a frame that is not whole
-        self._data = b""  # the newest read, used up to _at
+        self._data: bytes | memoryview = b""  # the newest read, used up to _at
         self._at = 0
 
-    def feed(self, data: bytes) -> None:
-        self._data = self._data[self._at :] + data if self._at < len(self._data) else data
+    def feed(self, data: bytes | memoryview) -> None:
+        self._data = b"".join((self._data[self._at :], data)) if self._at < len(self._data) else data
         self._at = 0
 
     def next_frame(self) -> ClassicFrame | None:
-        """The next whole frame, or None. Raises FrameTooLarge, MalformedFrame."""
+        """The next whole frame or the next piece of a large one, or None. Raises FrameTooLarge, MalformedFrame."""
+        if self.large.left:
+            return self._piece()
         if self._begun:
             return self._finished()
         at, data = self._at + CLASSIC_HEAD.size, self._data
@@ -173,8 +202,20 @@ class ClassicFrames:
             if at + size <= len(data):
                 self._at = at + size
                 return ClassicFrame(offset, memoryview(data)[at : at + size])
+            if size >= LARGE_BYTES:
+                self._at = at
+                self.large.begin(offset, size)
+                return self._piece()
         self._keep(len(data))
         return None
+
+    def _piece(self) -> ClassicFrame | None:
+        at, count = self._at, len(self._data) - self._at
+        if not count:
+            return None
+        offset, size = self.large.piece(count)
+        self._at = at + size
+        return ClassicFrame(offset, memoryview(self._data)[at : at + size])
 
     def _finished(self) -> ClassicFrame | None:
         """The frame whose beginning came with reads before."""
@@ -183,6 +224,10 @@ class ClassicFrames:
         if len(begun) < CLASSIC_HEAD.size:
             return None
         offset, size = self._head(begun, 0)
+        if len(begun) == CLASSIC_HEAD.size and size >= LARGE_BYTES:
+            self._begun = bytearray()
+            self.large.begin(offset, size)
+            return self._piece()
         self._keep(CLASSIC_HEAD.size + size - len(begun))
         if len(begun) < CLASSIC_HEAD.size + size:
             return None
@@ -195,7 +240,7 @@ class ClassicFrames:
             self._begun += memoryview(self._data)[self._at : self._at + count]
             self._at = min(len(self._data), self._at + count)
 
-    def _head(self, data: bytes | bytearray, at: int) -> tuple[int, int]:
+    def _head(self, data: bytes | bytearray | memoryview, at: int) -> tuple[int, int]:
         offset, size = CLASSIC_HEAD.unpack_from(data, at)
         check_size(size, self._body_bytes_max)
         return check_offset(offset, "the offset of an HA frame"), size

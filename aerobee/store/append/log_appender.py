@@ -432,6 +432,15 @@ class LogAppender:
             assert (own_queue_offset, own_offset) == (queue_offset, physical_offset)
         log.end = end
 
+    def written(self, physical_offset: int, size: int) -> None:
+        """As write(), of bytes of a master that CommitLog.write_raw() has written."""
+        log, end = self.log, physical_offset + size
+        assert log.base <= physical_offset == log.end < end <= log.base + log.segment_size, (
+            physical_offset,
+            end,
+        )
+        log.end = end
+
     def _make_index_room(self, count: int, now_ms: int) -> None:
         """Take space for `count` entries, in a new index file if need be. Raises StoreFull."""
         self.write_index(now_ms)

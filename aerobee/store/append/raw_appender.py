@@ -13,6 +13,7 @@ from aerobee.errors import RecordInvalid, StoreError
 from aerobee.store.append.log_appender import LogAppender
 from aerobee.store.append.visibility import Visibility
 from aerobee.store.index.index_file import key_hash
+from aerobee.store.log.commit_log import THROUGH_FILE_BYTES
 from aerobee.store.log.dispatch import DispatchRecord, index_texts, message_count
 from aerobee.store.log.raw_records import RawRun, cut_raw
 from aerobee.store.queue.consume_queue import QUEUE_OFFSET_MAX, ConsumeQueue
@@ -69,10 +70,17 @@ class RawAppender:
         if index_entries and not index.has_room(len(index_entries)):
             index.make_room(len(index_entries), now_ms)
         self._reserve_entries(entries)
-        log.reserve_raw(physical_offset, len(data), fills_file=run.fills_file)
+        is_through_file = len(data) >= THROUGH_FILE_BYTES
+        if is_through_file:
+            log.write_raw(physical_offset, memoryview(data), fills_file=run.fills_file)
+        else:
+            log.reserve_raw(physical_offset, len(data), fills_file=run.fills_file)
         # Nothing from here on can fail.
         try:
-            appender.write(physical_offset, data, None)
+            if is_through_file:
+                appender.written(physical_offset, len(data))
+            else:
+                appender.write(physical_offset, data, None)
             for record, properties in entries:
                 outcome = self._queues.redispatch(record, properties)
                 assert outcome in ("added", "began"), (outcome, record)
@@ -111,6 +119,14 @@ class RawAppender:
     def reserve(self, physical_offset: int, size: int) -> None:
         """For native code: CommitLog.reserve_raw of whole records without a blank."""
         self._appender.log.reserve_raw(physical_offset, size, fills_file=False)
+
+    def write_through(
+        self, physical_offset: int, data: bytearray | memoryview, begin: int, size: int
+    ) -> None:
+        """For native code: CommitLog.write_raw of the whole records `data[begin : begin + size]`, without a blank."""
+        self._appender.log.write_raw(
+            physical_offset, memoryview(data)[begin : begin + size], fills_file=False
+        )
 
     def show(
         self, store_timestamp: int, record_offset: int, notes: Sequence[tuple[AnyQueue, int, int]]

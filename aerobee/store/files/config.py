@@ -97,7 +97,7 @@ class StoreConfig:
     ha_housekeeping_interval: int = 20_000
     """Idle time after which an HA connection is closed, in ms."""
     ha_transfer_batch_size: int = 32_768
-    """Maximum size of one HA frame, in bytes."""
+    """Maximum size of one HA frame, in bytes. A slave more than 8 MiB behind gets frames of up to 1 MiB."""
     ha_max_gap_not_in_sync: int = 268_435_456
     """Lag above which a slave does not count as in sync, in bytes."""
     slave_timeout: int = 3_000

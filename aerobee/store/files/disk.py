@@ -59,6 +59,10 @@ class MappedFile(Protocol):
         """
         ...
 
+    def fileno(self) -> int:
+        """The open file's descriptor, for sendfile; -1 without one."""
+        ...
+
     def will_need(self, start: int, end: int) -> None:
         """Have the system begin to bring these bytes into memory; does not wait for them."""
         ...
@@ -75,6 +79,13 @@ class MappedFile(Protocol):
         """Overwrite reserved zero bytes with zeros, which loads their pages into the page cache.
 
         Raises OSError when the file system does not provide the space that it had reserved.
+        """
+        ...
+
+    def write(self, start: int, data: memoryview) -> None:
+        """Write reserved bytes through the file: for large pieces, whose pages are then neither zeroed nor faulted in.
+
+        Raises OSError as fill(); then the state of these bytes is unknown.
         """
         ...
 
@@ -327,6 +338,9 @@ class RealMappedFile:
     def peek(self, start: int, end: int) -> bytes:
         return self.read(start, min(end, self.size))
 
+    def fileno(self) -> int:
+        return self._descriptor
+
     def will_need(self, start: int, end: int) -> None:
         if hasattr(os, "posix_fadvise"):
             os.posix_fadvise(self._descriptor, start, end - start, os.POSIX_FADV_WILLNEED)
@@ -363,6 +377,14 @@ class RealMappedFile:
         try:
             while start < end:
                 start += os.pwrite(self._descriptor, _ZEROS[: end - start], start)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, self.path) from error
+
+    def write(self, start: int, data: memoryview) -> None:
+        try:
+            while data:
+                written = os.pwrite(self._descriptor, data, start)
+                start, data = start + written, data[written:]
         except OSError as error:
             raise OSError(error.errno, error.strerror, self.path) from error
 

@@ -28,6 +28,7 @@ from aerobee.store.files.zeros import is_zero
 _logger = logging.getLogger(__name__)
 BLANK = struct.Struct(">II")
 BLANK_BYTES = BLANK.size
+THROUGH_FILE_BYTES = 64 << 10  # of a master's log in one piece are written through the file
 FILL_STEP_BYTES = 1 << 20  # of a new file are made ready at a time: about 0.2 ms each 3,000 small messages
 
 
@@ -150,6 +151,30 @@ class CommitLog:
         `fills_file`: they hold the rest of the file, blank and all. Nothing changes for readers. Raises RecordInvalid for
         bytes that do not fit there as they would in any log, StoreFull.
         """
+        self._enter_raw(physical_offset, size, fills_file=fills_file)
+        if not self.limit or physical_offset + size > self.limit:
+            self._reserve(size)
+
+    def write_raw(self, physical_offset: int, data: memoryview, *, fills_file: bool) -> None:
+        """As reserve_raw(), and write the bytes, through the file. The caller then sets `end`: until then nothing
+        changes for readers. For THROUGH_FILE_BYTES and more: their pages are written once, not filled before.
+        """
+        self._enter_raw(physical_offset, len(data), fills_file=fills_file)
+        segment, at = self.segments[-1], physical_offset - self.base
+        end = at + len(data)
+        needed = min(end + BLANK_BYTES, self.segment_size)
+        if needed > segment.reserved:
+            self._take_space(segment, needed)
+        try:
+            segment.file.write(at, data)
+        except OSError as error:
+            what = f"the commit log file {segment.path}"
+            raise store_full(what, error, path=segment.path, offset=physical_offset) from error
+        segment.filled = max(segment.filled, end)
+        self.limit = self.base + min(segment.reserved, segment.filled) - BLANK_BYTES
+
+    def _enter_raw(self, physical_offset: int, size: int, *, fills_file: bool) -> None:
+        """Make the file for these bytes the current one."""
         is_new = not self.segments or physical_offset == self.base + self.segment_size
         base = physical_offset if is_new else self.base
         bound = base + self.segment_size - (0 if fills_file else BLANK_BYTES)
@@ -163,8 +188,6 @@ class CommitLog:
             segment = self._new_segment(base)
             self.end = base
             self._enter(segment)
-        if not self.limit or end > self.limit:
-            self._reserve(size)
 
     def _reserve_blank(self) -> None:
         """After a restart nothing of the current file is reserved yet, not even the blank's bytes."""

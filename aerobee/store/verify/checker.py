@@ -35,6 +35,9 @@ class _ReadOnlyFile:
 
     peek = read
 
+    def fileno(self) -> int:
+        return self._descriptor
+
     def will_need(self, start: int, end: int) -> None:
         return
 
@@ -48,6 +51,9 @@ class _ReadOnlyFile:
         raise OSError(f"{self.path} is open for reading only")
 
     def fill(self, start: int, end: int) -> None:
+        raise OSError(f"{self.path} is open for reading only")
+
+    def write(self, start: int, data: memoryview) -> None:
         raise OSError(f"{self.path} is open for reading only")
 
     def rewrite(self, start: int, end: int) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from aerobee.broker.replication.bulk_transfer import BULK_LAG_BYTES, BULK_RUN_BYTES
 from aerobee.broker.state.role import Role
 from aerobee.errors import ConfigError, StoreError
 from aerobee.ha.controller.liveness import Heartbeat
@@ -41,6 +42,19 @@ async def test_brokers_take_ids_the_first_leads_and_others_follow(group: Group, 
     epochs = await group.client.invoke(a.address, RemotingCommand(RequestCode.GET_BROKER_EPOCH_CACHE))
     assert loads(epochs.body)["epochList"] == [{"endOffset": (1 << 63) - 1, "epoch": 1, "startOffset": 0}]
     assert loads(epochs.body)["brokerId"] == 0
+
+
+async def test_a_member_far_behind_takes_large_frames(group: Group) -> None:
+    await group.begin()
+    a = await group.start("a")
+    await group.sent(a, [bytes((number,)) * 500_000 for number in range(45)])
+    assert a.store.log.end - BULK_LAG_BYTES > BULK_RUN_BYTES
+    b = await group.start("b")
+    await same(a, b)
+    await wait_until(lambda: group.members() == {1, 2}, timeout_s=60)
+    await wait_until(lambda: b.store.durability.confirmed == a.store.log.end)
+    await group.sent(a, [b"3", b"4"])
+    await same(a, b)
 
 
 async def test_nameservers_know_the_master_as_id_0_after_each_failover(group: Group) -> None:

@@ -12,7 +12,13 @@ class Connection(MasterConnection):
     def _greet(self, transport: Any) -> None:
         """Nothing."""
 
-    def _read(self, data: bytes) -> None:
+    def _read(self, data: bytes | memoryview) -> None:
+        """Nothing."""
+
+    def _space(self) -> memoryview | None:
+        return None
+
+    def _on_space_filled(self, count: int) -> None:
         """Nothing."""
 
     def _encode_report(self, offset: int) -> bytes:

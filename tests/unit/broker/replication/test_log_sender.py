@@ -15,6 +15,9 @@ from tests.fakes import FakeTransport
 class _File:
     buffer: bytearray
 
+    def fileno(self) -> int:
+        return -1
+
 
 @dataclass
 class _Segment:
@@ -36,6 +39,12 @@ class _Log:
     def segment_at(self, physical_offset: int) -> _Segment | None:
         return self.segment
 
+    def pin(self, start: int, end: int) -> list[int]:
+        return []
+
+    def unpin(self, bases: list[int]) -> None:
+        return
+
 
 class _Slave:
     """A sender with what it needs."""
@@ -51,6 +60,7 @@ class _Slave:
             log=self.log,
             transport=self.transport,
             frame_head=lambda offset, size_max: (b"", size_max),
+            frame_bytes=lambda: 32_768,
             hot_bytes=lambda: 1 << 30,
             warm=warmed,
             clock=self.clock,

@@ -16,6 +16,7 @@ from aerobee.errors import FrameTooLarge, MalformedFrame, WireError
 from aerobee.ha.stream.epoch_file import EpochEntry
 from aerobee.ha.stream.handshake import Handshake, HandshakeReply, MasterStream, SlaveStream
 from aerobee.ha.stream.transfer_header import (
+    LARGE_BYTES,
     ClassicFrame,
     ClassicFrames,
     HaState,
@@ -233,3 +234,59 @@ def test_frames_cut_anywhere_arrive_whole(
         reads.append(data[at : at + size])
         at += size
     assert cut(MasterStream(), [*reads, data[at:]]) == [frame, frame]
+
+
+LARGE_BODY = bytes(range(256)) * (LARGE_BYTES // 256) + b"end"
+
+
+@pytest.mark.parametrize("step", [1, 7, 11, 12, 13, 44, 45, 1 << 16, LARGE_BYTES, 1 << 20])
+@pytest.mark.parametrize("kind", [ClassicFrames, MasterStream])
+def test_a_large_frame_is_returned_in_pieces(kind: type[ClassicFrames | MasterStream], step: int) -> None:
+    def frame(offset: int, body: bytes) -> ClassicFrame | TransferFrame:
+        if kind is ClassicFrames:
+            return ClassicFrame(offset, body)
+        return TransferFrame(offset=offset, epoch=3, epoch_start_offset=1, confirm_offset=9, body=body)
+
+    behind = 5 + len(LARGE_BODY)
+    data = frame(5, LARGE_BODY).encode() + frame(behind, b"small").encode()
+    head = len(data) - len(LARGE_BODY) - len(frame(0, b"small").encode())
+    reads, at = [], 0  # with a step of 1, one byte at a time around the head and the end only
+    while at < len(data):
+        size = step if step > 1 or at < head + 3 or at >= len(data) - 60 else len(data) - 60 - at
+        reads.append(data[at : at + size])
+        at += size
+    stream, got = kind(), bytearray()
+    for read in reads:
+        stream.feed(read)
+        while (piece := stream.next_frame()) is not None:
+            assert not isinstance(piece, HandshakeReply)
+            assert piece.offset == 5 + len(got)
+            got += piece.body
+            if isinstance(piece, TransferFrame):
+                assert (piece.epoch, piece.epoch_start_offset, piece.confirm_offset) == (3, 1, 9)
+    assert got == LARGE_BODY + b"small"
+
+
+@pytest.mark.parametrize("kind", [ClassicFrames, MasterStream])
+def test_the_rest_of_a_large_frame_may_be_read_past_it(kind: type[ClassicFrames | MasterStream]) -> None:
+    head: ClassicFrame | TransferFrame = ClassicFrame(5, LARGE_BODY)
+    if kind is MasterStream:
+        head = TransferFrame(offset=5, epoch=3, epoch_start_offset=1, confirm_offset=9, body=LARGE_BODY)
+    data, stream = head.encode(), kind()
+    begin = len(data) - len(LARGE_BODY)
+    stream.feed(data[:begin])
+    assert stream.next_frame() is None
+    assert (stream.large.left, stream.large.is_begun) == (len(LARGE_BODY), False)
+    stream.feed(data[begin : begin + 10])
+    piece = stream.next_frame()
+    assert isinstance(piece, ClassicFrame | TransferFrame)
+    assert (piece.offset, piece.body) == (5, LARGE_BODY[:10])
+    assert stream.next_frame() is None
+    assert (stream.large.offset, stream.large.left, stream.large.is_begun) == (15, len(LARGE_BODY) - 10, True)
+    stream.large.passed(len(LARGE_BODY) - 13)
+    stream.feed(data[-3:] + data)
+    last, again = stream.next_frame(), stream.next_frame()
+    assert isinstance(last, ClassicFrame | TransferFrame)
+    assert (last.offset, last.body) == (5 + len(LARGE_BODY) - 3, b"end")
+    assert isinstance(again, ClassicFrame | TransferFrame)
+    assert (again.offset, again.body) == (5, LARGE_BODY)
