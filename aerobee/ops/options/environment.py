@@ -28,6 +28,7 @@ OF_CONTAINERS = (  # container.py; the image's health check
 OF_THE_REPOSITORY = frozenset(
     {
         "AEROBEE_BENCH_DIR",
+        "AEROBEE_BUILD_NATIVE",
         "AEROBEE_CODEC_ROUNDS",
         "AEROBEE_CODEC_SEED",
         "AEROBEE_DELAYED_BURSTS",
@@ -51,6 +52,7 @@ OF_THE_REPOSITORY = frozenset(
         "AEROBEE_SEND_BACK_BURSTS",
         "AEROBEE_SEND_BACK_SEED",
         "AEROBEE_PLACEMENT_KILL_STRIDE",
+        "AEROBEE_POP_TAKES",
         "AEROBEE_QUICK",
         "AEROBEE_ROLLING_ROUNDS",
         "AEROBEE_SEEDS",

@@ -46,7 +46,7 @@ def test_a_member_that_consumes_nothing_is_a_stall() -> None:
     busy = queue(1, 9, LONG_AGO_MS, owner="a", worked_ms=JUST_NOW_MS)
     (found,) = lag_findings([LagFacts(attended(stuck, busy))], NOW_MS)
     assert found.detail == "STALL: lag of 5 messages in 1 queue, no offset moved for 2 minutes"
-    assert "why billing" in found.advice
+    assert "why --group billing" in found.advice
 
 
 @pytest.mark.parametrize(
