@@ -20,6 +20,7 @@ from tests.ports import free_port
 
 START_TIMEOUT_S = 120.0
 ROOT = Path(__file__).resolve().parents[2]
+MYSQL = Path(os.environ.get("AEROBEE_INTEROP_DIR") or ROOT / ".interop") / "mysql"
 SETUP = "run scripts/setup-databases first"
 
 
@@ -149,13 +150,15 @@ def mariadb() -> Iterator[str]:
             yield f"mysql://root@127.0.0.1:{port}/app"
 
 
+def has_mysql() -> bool:
+    """Whether scripts/setup-mysql was run. Its server comes from a suite of Debian that changes every day."""
+    return (MYSQL / ".complete").exists()
+
+
 @contextmanager
 def mysql() -> Iterator[str]:
-    """A fresh MySQL of scripts/setup-mysql; yields the URL of a database with a character set of one byte, mysql://. Skips the
-    test when it is not there: it comes from a suite of Debian that changes every day."""
-    root = Path(os.environ.get("AEROBEE_INTEROP_DIR") or ROOT / ".interop") / "mysql" / "root"
-    if not (root.parent / ".complete").exists():
-        pytest.skip("MySQL is not here: run scripts/setup-mysql first")
+    """A fresh MySQL of scripts/setup-mysql; yields the URL of a database with a character set of one byte, mysql://."""
+    root = MYSQL / "root"
     # Its own loader and libraries: it is built for a newer C library.
     loader = next(
         path for folder in ("lib64", "lib") for path in (root / "usr" / folder).glob("ld-linux-*.so.*")

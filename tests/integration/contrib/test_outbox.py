@@ -29,7 +29,7 @@ from aerobee.message import Message, Record, decode_record
 from aerobee.testing import LocalCluster
 from tests.integration.contrib import outbox_app
 from tests.integration.contrib.outbox_app import TOPIC
-from tests.integration.databases import mariadb, mysql, postgresql
+from tests.integration.databases import has_mysql, mariadb, mysql, postgresql
 from tests.waiting import wait_until
 
 KILLS = int(os.environ.get("AEROBEE_OUTBOX_KILLS", "12"))
@@ -59,7 +59,7 @@ def mysql_server() -> Iterator[str]:
     params=[
         ("server", "postgresql+psycopg"),
         ("server", "postgresql+asyncpg"),
-        ("mysql_server", "mysql+asyncmy"),
+        *([("mysql_server", "mysql+asyncmy")] if has_mysql() else []),
         ("mariadb_server", "mysql+asyncmy"),
         ("mariadb_server", "mariadb+asyncmy"),
         ("", "sqlite"),
@@ -299,14 +299,15 @@ async def committed(engine: AsyncEngine) -> dict[str, list[int]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind_of_server", ["postgresql", "mysql", "mariadb"])
+@pytest.mark.parametrize(
+    "kind_of_server", ["server", "mariadb_server", *(["mysql_server"] if has_mysql() else [])]
+)
 async def test_each_committed_row_is_in_the_topic_once_whoever_is_killed(
     kind_of_server: str, request: pytest.FixtureRequest, cluster: LocalCluster
 ) -> None:
-    if kind_of_server == "postgresql":
-        server: str = request.getfixturevalue("server")
-    else:
-        server = asyncmy_url(request.getfixturevalue(f"{kind_of_server}_server"))
+    server: str = request.getfixturevalue(kind_of_server)
+    if kind_of_server != "server":
+        server = asyncmy_url(server)
     rng = random.Random(KILLS)
     async with fresh(server) as engine:
         await outbox_app.prepare(engine)
