@@ -1,4 +1,4 @@
-//! What the frames of a peer do to a connection. Source: RFC 9113; the Python core leaves this to the package h2.
+//! What the frames of a peer do to a connection. Source: RFC 9113; aerobee/grpc/http2_engine.py.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
