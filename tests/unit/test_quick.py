@@ -33,6 +33,7 @@ def test_modules_that_read_the_source_code_share_one_process(quick: dict[str, An
     *others, readers = quick["unit_jobs"](2)
     assert {"tests/unit/test_floors.py", "tests/unit/test_language.py"} <= set(readers.command)
     assert "tests/unit/test_quick.py" in {word for job in others for word in job.command}
+    assert readers.weight > max(job.weight for job in others), "it would run alone at the end"
 
 
 def test_jobs_find_compiled_modules_also_without_any_next_to_the_sources(
