@@ -25,11 +25,16 @@ async def create_topic(
 ) -> None:
     """Create the topic, and with `group` the consumer group before it; routed on return. `broker`: only there.
 
+    A producer may have created the topic meanwhile by sending to it; with fewer queues its messages would be lost to
+    consumers, so the topic keeps its queues.
+
     Raises RouteError when no NameServer routes it in time, another AerobeeError when a broker refuses.
     """
     if group:
         await admin.create_group(group, retry_count_max=max_redeliveries)
-    await admin.create_topic(topic, queue_count=queue_count, attributes=attributes, broker=broker)
+    await admin.create_topic(
+        topic, queue_count=queue_count, attributes=attributes, broker=broker, only_new=True
+    )
     end = time.monotonic() + ROUTE_WITHIN_S
     while True:
         try:

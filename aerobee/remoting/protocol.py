@@ -51,6 +51,7 @@ FAQ = (
     "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."  # the end of many refusals
 )
 LEVEL_FIELD = "aerobeeAck"  # of a reply to a send that named an acknowledgement level: that level
+ONLY_NEW_FIELD = "aerobeeOnlyNew"  # of UPDATE_AND_CREATE_TOPIC: "true" leaves a topic that exists as it is
 POP_ID_FIELD = "aerobeePopId"  # of a pop that AEROBEE_WITHDRAW_POP of the same connection may end
 # likewise: "index:queueOffset,…" of the messages of a large batch before which messages of others were stored
 BATCH_OFFSETS_FIELD = "aerobeeQueueOffsets"

@@ -164,6 +164,7 @@ class Machines:
             "totalReplicas": "3",
             "allAckInSyncStateSet": "true",
             "diskMaxUsedSpaceRatio": "95",
+            "cleanFileForciblyEnable": "false",  # a full disk would delete acknowledged messages, as documented
             "adminOpen": "true",
             **self._broker_settings,
         }

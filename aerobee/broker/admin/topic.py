@@ -39,7 +39,7 @@ from aerobee.remoting.body.topic_list import TopicList
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.peer import Handler, Peer
-from aerobee.remoting.protocol import TYPE_ATTRIBUTE
+from aerobee.remoting.protocol import ONLY_NEW_FIELD, TYPE_ATTRIBUTE
 from aerobee.store.message_store import MessageStore
 from aerobee.system_names import LMQ_PREFIX
 
@@ -105,7 +105,8 @@ class AdminTopicCalls:
     # --- changing
 
     async def update(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """17: create or change a topic. Repeating the same settings changes nothing."""
+        """17: create or change a topic. Repeating the same settings changes nothing, nor does ONLY_NEW_FIELD for a
+        topic that exists."""
         try:
             wanted = TopicConfig(
                 request.text("topic"),
@@ -116,10 +117,13 @@ class AdminTopicCalls:
                 request.integer("topicSysFlag", 0),
                 request.boolean("order", False),
             )
+            is_kept = (
+                request.boolean(ONLY_NEW_FIELD, False) and self._topics.get(wanted.topic_name) is not None
+            )
             config = self._checked(wanted, parse_changes(request.text("attributes", "")))
         except UsageError as error:
             return request.reply(ResponseCode.INVALID_PARAMETER, remark=str(error))
-        if config != self._topics.get(config.topic_name):
+        if not is_kept and config != self._topics.get(config.topic_name):
             await self._topics.put_async((config,))
             log.info("topic %s was set by %s: %s", config.topic_name, peer.address, config)
         return request.reply()

@@ -15,6 +15,7 @@ from aerobee.remoting.body.topic_list import TopicList
 from aerobee.remoting.body.topic_stats import TopicStatsTable
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import boolean_text
+from aerobee.remoting.protocol import ONLY_NEW_FIELD
 
 QUEUE_COUNT = 8  # RocketMQ's default for updateTopic
 
@@ -34,11 +35,13 @@ class TopicCalls(AdminCalls):
         attributes: Mapping[str, str] | None = None,
         cluster: str | None = None,
         broker: str | None = None,
+        only_new: bool = False,
     ) -> tuple[str, ...]:
         """Create a topic, or change an existing one; returns the addresses of its brokers.
 
         Applies to all masters, those of one cluster, or one broker (a name or an address). `perm`: 2 write, 4 read, 6
-        both. `attributes` e.g. {"message.type": "FIFO"}. A NameServer may know the topic a moment later.
+        both. `attributes` e.g. {"message.type": "FIFO"}. `only_new`: a broker that has the topic leaves it as it is;
+        RocketMQ's brokers change it. A NameServer may know the topic a moment later.
         """
         check_topic_name(topic)
         for name, count in (
@@ -62,6 +65,8 @@ class TopicCalls(AdminCalls):
             "attributes": ",".join(f"+{name}={value}" for name, value in (attributes or {}).items()),
             "force": "false",
         }
+        if only_new:
+            fields[ONLY_NEW_FIELD] = "true"
         masters = await self._masters(cluster, broker)
         await self._all(
             self._call(address, RequestCode.UPDATE_AND_CREATE_TOPIC, dict(fields)) for address in masters

@@ -20,6 +20,7 @@ from aerobee.client import (
 )
 from aerobee.client.base.received import ReceivedMessage
 from aerobee.client.consumer import give_back
+from aerobee.contrib.new_topic import create_topic
 from aerobee.errors import InvalidParameter, RemoteError
 from aerobee.message import Message, MessageQueue
 from aerobee.testing import LocalCluster
@@ -48,6 +49,20 @@ def counts(cluster: LocalCluster, topic: str = TOPIC) -> list[int]:
 
 def last(queues: Sequence[MessageQueue], message: Message, argument: object) -> MessageQueue:
     return queues[-1]
+
+
+async def test_a_bridge_that_creates_its_topic_keeps_one_that_a_sender_has_just_created(
+    cluster: LocalCluster,
+) -> None:
+    """The sender's topic has more queues; between the bridge's look and its request they have got messages."""
+    async with cluster.producer() as producer, cluster.admin() as admin:
+        for number in range(COUNT):
+            await producer.send(Message(TOPIC, b"%d" % number))
+        assert all(counts(cluster))
+        await create_topic(admin, TOPIC, queue_count=AFTER)
+        assert [info.read_queue_count for info in await admin.topic_config(TOPIC)] == [BEFORE]
+        await admin.create_topic(TOPIC, queue_count=AFTER)  # an operator's request changes it
+        assert [info.read_queue_count for info in await admin.topic_config(TOPIC)] == [AFTER]
 
 
 @pytest.mark.parametrize("kind", ["plain", "key", "selector", "batch", "delayed", "observed"])
