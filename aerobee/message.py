@@ -112,7 +112,7 @@ class MessageQueue:
 class Message:
     """A message to send. `body` is sent as is; compression is the producer's business.
 
-    `keys` are index keys, found again by `aerobee message key`. `delay_level` 1..18 delays delivery; instead of it,
+    `keys` are index keys, found again by `aerobee message key`; `message_group` of a send orders messages. `delay_level` 1..18 delays delivery; instead of it,
     `deliver_at` names the moment (a datetime with a time zone, or seconds since the epoch) or `deliver_after` the delay
     (a timedelta, or seconds), to the millisecond. `priority` 0 and above chooses the queue, see docs/message-types.md.
     `ack` names how safe the message is before its send returns, see docs/acknowledgements.md.
@@ -127,7 +127,8 @@ class Message:
     tag: str | None = None
     """Tag that consumers can filter by. None: no tag."""
     keys: tuple[str, ...] = ()
-    """Index keys: `aerobee message key` finds the message by each of them."""
+    """Index keys: `aerobee message key` finds the message by each of them. They do not order messages; the argument
+    `message_group` of a send does."""
     properties: Mapping[str, str] = field(default_factory=dict)
     """User properties: non-empty names and values without \\x01 and \\x02."""
     flag: int = 0

@@ -22,11 +22,11 @@ ADMIN = frozenset(
         R.AUTH_CREATE_ACL, R.AUTH_UPDATE_ACL, R.AUTH_DELETE_ACL, R.AUTH_GET_ACL, R.AUTH_LIST_ACL,
     }
 )  # fmt: skip
-# The same at a controller, which knows no users: with a key everything is allowed there.
+# The administrators' requests at a controller. It has no users: whoever holds its key may send each of them.
 CONTROLLER_ADMIN = frozenset(
     {R.UPDATE_CONTROLLER_CONFIG, R.GET_CONTROLLER_CONFIG, R.CLEAN_BROKER_DATA, R.AEROBEE_CHANGE_QUORUM}
 )
-# An administrator's in one form, a broker's own in the other.
+# With some fields a request of administrators, without them one that brokers send (see is_admin).
 SOMETIMES_ADMIN = frozenset({R.CONTROLLER_ELECT_MASTER})
 ASKED_AT_AN_OPEN_GATE = ADMIN | CONTROLLER_ADMIN | SOMETIMES_ADMIN
 

@@ -1,4 +1,4 @@
-"""What a receipt handle allows, by remoting: acknowledge, change the invisible time, make a dead letter.
+"""Requests by remoting for a receipt handle: acknowledge, change the invisible time, move to the dead letters.
 
 A receipt names its broker and everything that the broker needs, so any proxy can use it.
 Source: ConsumerProcessor (RocketMQ 5.5.0).

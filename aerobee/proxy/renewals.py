@@ -79,10 +79,12 @@ class ProxyRenewals:
             changed = await self._handles.change(renewed.group, renewed.topic, receipt, renewed.step_ms)
         except (RpcRefused, AerobeeError) as error:  # RpcRefused: no broker has the topic now
             if isinstance(error, RemoteError) and error.code in INVALID_RECEIPT:
-                log.info("message %s of %s is not renewed any more: %s", receipt, renewed.group, error)
+                log.info(
+                    "receipt handle %s of group %s is no longer renewed: %s", receipt, renewed.group, error
+                )
                 self.table.remove(renewed)
                 return
-            text = "message %s of %s cannot be renewed now: %s"
+            text = "receipt handle %s of group %s cannot be renewed now: %s"
             self._failures.warn(renewed.group, text, receipt, renewed.group, error)
             self.table.failed(renewed, self._clock.now_ms() + RETRY_MS)
         else:

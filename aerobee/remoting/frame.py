@@ -126,7 +126,7 @@ class FrameDecoder:
 def _too_large(first: bytes, frame_bytes_max: int) -> str:
     """The error for a too large frame. It recognizes TLS and text protocols by the first bytes."""
     if first.isascii() and first.decode("ascii").isprintable():
-        return f"it begins with {first.decode()!r}, which another protocol does, not RocketMQ's remoting"
+        return f"it begins with {first.decode()!r}, not with a frame of RocketMQ's remoting protocol"
     if first[:2] in (b"\x15\x03", b"\x16\x03"):  # an alert or a handshake of any TLS version
         return "it speaks TLS, and this connection does not"
     length = int.from_bytes(first, "big", signed=True)

@@ -149,8 +149,8 @@ HANDLE = "djEgb3JkZXJzIGJyb2tlci1hIDE3OTUzNDgwMDAwMDAgN0YwMDAwMDEwQTNDMThCNEFBQz
 WORDS = {
     "refused": "Connection refused",
     "broker": "use a NameServer's address, not a broker's",
-    "http": "it begins with 'HTTP', which another protocol does",
-    "ssh": "it begins with 'SSH-', which another protocol does",
+    "http": "it begins with 'HTTP', not with a frame",
+    "ssh": "it begins with 'SSH-', not with a frame",
     "tls": "it speaks TLS, and this connection does not",
     "closing": "closed the connection",
     "silent": "no answer within",
@@ -260,4 +260,4 @@ def test_a_filter_that_the_broker_does_not_understand_is_a_mistake_of_the_comman
         assert "a value is expected" in told
         assert "aerobee filter test" in told
         assert run_cli(["message", "id", "xyz", "-n", address]) == 2
-        assert "'xyz' is no message id" in capsys.readouterr().err
+        assert "'xyz' is not a message id" in capsys.readouterr().err

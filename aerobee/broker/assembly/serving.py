@@ -514,7 +514,6 @@ class Serving:
         base, registered = self._base, self.registration.registered_at_ms
         return {
             "fastPath": self._choice.name,
-            "lane": self._choice.name,  # the key's former name
             "loopWaitMaxMs": str(self.overload.wait_max_ms),
             "refusedSends": str(self.overload.refused_count),
             **replication_facts(self.replication.state(), self._own_id),

@@ -91,7 +91,7 @@ class GroupTable:
         """Return the group, created with defaults if autoCreateSubscriptionGroup allows it and the name is legal.
 
         None: the group is unknown, SUBSCRIPTION_GROUP_NOT_EXIST. RemoteError: subscriptionGroupNumsMax is reached. The
-        file follows soon, so that thousands of new groups delay no request. A group that cannot be written stays in
+        file is written soon after the return, so that thousands of new groups delay no request. A group that cannot be written stays in
         memory, so that consumers can read from a broker with a full disk; it is saved when the disk accepts it, or
         recreated at its next request.
         """

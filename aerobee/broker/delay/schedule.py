@@ -2,8 +2,8 @@
 
 A delayed message is stored in queue level-1 of SCHEDULE_TOPIC_XXXX; the tags code of its queue entry is the time at
 which it is due. Each level is one queue in the order of its due times, so one timer per level suffices: it is set to
-the due time of the next entry. A due message is stored again under REAL_TOPIC and REAL_QID, whole runs of them in one
-call (deliveries.py); its property text stays as it is. The progress of each level is stored in config/delayOffset.json:
+the due time of the next entry. A due message is stored again under REAL_TOPIC and REAL_QID; one call stores a run of
+consecutive due messages (deliveries.py). The property text stays as it is. The progress of each level is stored in config/delayOffset.json:
 
     {"dataVersion": {...}, "offsetTable": {level: queue offset}, "aerobeeLogOffset": physical offset}
 

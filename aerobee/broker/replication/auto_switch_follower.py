@@ -232,13 +232,13 @@ class AutoSwitchFollower(Follower):
             found = self._epochs.at(frame.offset)
             if found is None or found[0].epoch != frame.epoch:
                 raise MalformedFrame(
-                    f"bytes of epoch {frame.epoch} came for {frame.offset}, this log is in epoch {self._epochs.last_epoch}"
+                    f"the bytes at offset {frame.offset} are of epoch {frame.epoch}, this log is in epoch {self._epochs.last_epoch}"
                 )
         if body and frame.epoch > self._epochs.last_epoch:
             if frame.offset != receiver.received or not 0 <= frame.epoch_start_offset <= frame.offset:
                 raise MalformedFrame(
-                    f"epoch {frame.epoch} from {frame.epoch_start_offset} begins with byte {frame.offset}, "
-                    f"{receiver.received} was expected"
+                    f"the first bytes of epoch {frame.epoch}, which starts at offset {frame.epoch_start_offset}, are those "
+                    f"of offset {frame.offset}; expected offset {receiver.received}"
                 )
             self._epochs.begin(frame.epoch, frame.epoch_start_offset)
         self._master_end = max(self._master_end, frame.offset + len(body))

@@ -1,7 +1,7 @@
 """Builds the table of open transactions from the half queue, the op queue and the log. Core.
 
-RocketMQ finds out again and again by reading both queues from the offsets that its consumer group CID_RMQ_SYS_TRANS has
-committed. Here it is done once, at the start:
+RocketMQ repeatedly reads both queues from the offsets that its consumer group CID_RMQ_SYS_TRANS has committed. Aerobee
+reads them once, at the start, by these rules:
 
 1. The op records from the op offset on name half messages that are decided.
 2. Every other half message from the half offset on is open, if none of these says otherwise:

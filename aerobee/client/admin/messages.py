@@ -41,7 +41,7 @@ class MessageCalls(AdminCalls):
         except UsageError:
             if topic is None and set(message_id) - HEX_DIGITS:
                 raise UsageError(
-                    f"{message_id!r} is no message id: one has 32 hex digits or more, and with another one name its topic (--topic)"
+                    f"{message_id!r} is not a message id of 32 hex digits or more; if a client chose this id, name its topic as well (--topic)"
                 ) from None
             host, port, offset = "", 0, 0
         if host and await self._is_broker(address := join_address(host, port)):

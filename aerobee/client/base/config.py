@@ -220,12 +220,17 @@ class ProducerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerConfig:
-    """How a push consumer pulls, delivers and commits offsets."""
+    """How a push consumer pulls, delivers and commits offsets.
+
+    Two defaults may surprise. `consume_from` is LAST: a new group gets no message that was sent
+    before its first start. `retry_count_max` is -1: the group's `retryMaxTimes` at the broker decides, 16 by default.
+    """
 
     model: MessageModel = MessageModel.CLUSTERING
     """Whether the members of the group share the queues or each receive every message."""
     consume_from: ConsumeFrom = ConsumeFrom.LAST
-    """Where the group starts in a queue without a committed offset."""
+    """Where the group starts in a queue without a committed offset. LAST, the default: a new group gets only messages
+    sent after its first start. FIRST: it begins with the oldest stored message."""
     consume_timestamp_ms: int = 0
     """Start time for ConsumeFrom.TIMESTAMP, ms since the epoch. 0: 30 minutes before the start."""
     concurrency: int = 20
@@ -257,7 +262,8 @@ class ConsumerConfig:
     consume_timeout_s: float = 900.0
     """Longest handler call of a consumer that is not orderly, in seconds; then the message is redelivered. 0: no limit."""
     retry_count_max: int = -1
-    """Maximum number of redeliveries of a message. -1: the group's setting `retryMaxTimes`."""
+    """Maximum number of redeliveries of a message; then it is dead-lettered. -1, the default: the group's setting
+    `retryMaxTimes` decides, 16 unless an operator changed it."""
     orderly: bool = False
     """Deliver the messages of a queue one at a time and in order, under a lock at the broker."""
     suspend_s: float = 1.0
@@ -336,7 +342,8 @@ class PullConsumerConfig:
     model: MessageModel = MessageModel.CLUSTERING
     """Whether the members of the group share the queues or each receive every message."""
     consume_from: ConsumeFrom = ConsumeFrom.LAST
-    """Where the group starts in a queue without a committed offset."""
+    """Where the group starts in a queue without a committed offset. LAST, the default: a new group gets only messages
+    sent after its first start. FIRST: it begins with the oldest stored message."""
     consume_timestamp_ms: int = 0
     """Start time for ConsumeFrom.TIMESTAMP, ms since the epoch. 0: 30 minutes before the start."""
     pull_batch_count: int = 32
@@ -398,7 +405,8 @@ class SimpleConsumerConfig:
     from_begin: bool = True
     """Start a group that is new to a topic with its oldest message. False: with the next message sent."""
     retry_count_max: int = -1
-    """Maximum number of redeliveries of a message. -1: the group's setting `retryMaxTimes`."""
+    """Maximum number of redeliveries of a message; then it is dead-lettered. -1, the default: the group's setting
+    `retryMaxTimes` decides, 16 unless an operator changed it."""
 
     def __post_init__(self) -> None:
         check_field_types(self, "simple_consumer")

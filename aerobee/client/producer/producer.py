@@ -238,9 +238,9 @@ class Producer(RequestReplyCalls):
     ) -> SendResult:
         """Send one message and wait until a broker has stored it.
 
-        The queue is the given one, the selector's choice, that of the message group (one per group; it travels in the property
-        __SHARDINGKEY) or of the lite topic (docs/queues.md), or the next in turn: then a retry uses another broker. Check
-        `result.status`: with another status than SEND_OK the message is less durable than the broker's settings require. Raises SendFailed
+        Messages with equal `message_group` go to one queue in the order of their sends (docs/order.md); the group travels in
+        the property __SHARDINGKEY. The queue is the given one, the selector's choice, that of the message group or of the
+        lite topic (docs/queues.md), or the next in turn: then a retry uses another broker. Check `result.status`: with another status than SEND_OK the message is less durable than the broker's settings require. Raises SendFailed
         when no try succeeded in time, RouteError without a broker, UsageError or another RemoteError when it can never be stored.
         """
         if self._closing or not self._session.is_open:

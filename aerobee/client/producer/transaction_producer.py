@@ -332,7 +332,9 @@ class TransactionProducer(Producer):
             # Boundary to user code: the broker repeats the check.
             if not is_of_handler(error):
                 raise
-            log.warning("the checker failed for %s", message, exc_info=error)
+            log.warning(
+                "the transaction checker failed for %s, the broker repeats the check", message, exc_info=error
+            )
             return TransactionState.UNKNOWN
 
     def _reply(

@@ -212,7 +212,9 @@ class TransientQueue:
         try:
             envelope = decode(message.body)
         except AerobeeError as error:
-            log.warning("queue %s: %s is skipped: %s", self.name, message, error)
+            log.warning(
+                "queue %s: %s is skipped, its envelope is not readable: %s", self.name, message, error
+            )
             return
         now_ms = round(time.time() * 1000)
         if is_expired(envelope, message.store_timestamp, now_ms):

@@ -223,7 +223,10 @@ def _put(
 def delete(
     user: UserArgument,
     resource: Annotated[
-        str | None, typer.Argument(metavar="[RESOURCE]", help="This resource only (default: all).")
+        str | None,
+        typer.Argument(
+            metavar="[RESOURCE]", help="Remove the permissions of this resource only (default: all)."
+        ),
     ] = None,
     default: Annotated[
         bool, typer.Option("--default/--custom", help="Policy to change: Default or Custom.")

@@ -18,7 +18,7 @@ from aerobee.ops.options.clients import open_admin
 from aerobee.ops.options.options import AsJson, ClusterName, NameServers
 from aerobee.ops.terminal.ack_level import ack_sentence_of
 from aerobee.ops.terminal.failure import explain
-from aerobee.ops.terminal.output import Output
+from aerobee.ops.terminal.output import Output, Share
 from aerobee.ops.terminal.run import Stop, run
 
 app = typer.Typer(
@@ -122,7 +122,7 @@ async def _row(admin: Admin, info: BrokerInfo) -> dict[str, Any]:
         "version": runtime.get("brokerVersionDesc"),
         "in_tps": first_rate(runtime.get("putTps")),
         "out_tps": first_rate(runtime.get("getTransferredTps")),
-        "disk": first_rate(runtime.get("commitLogDiskRatio")),
+        "disk": disk_share(runtime),
         "state": "up",
     }
 
@@ -142,6 +142,12 @@ def _replication(runtime: Mapping[str, str]) -> dict[str, str]:
         "haTrouble": "trouble",
     }
     return {name: runtime[key] for key, name in names.items() if runtime.get(key)}
+
+
+def disk_share(runtime: Mapping[str, str]) -> Share | None:
+    """The used share of the disk of the commit log; None when the broker does not know it (RocketMQ's: -1)."""
+    ratio = first_rate(runtime.get("commitLogDiskRatio"))
+    return None if ratio is None or ratio < 0 else Share(ratio)
 
 
 def first_rate(text: str | None) -> float | None:

@@ -90,7 +90,9 @@ def clean(
 
 
 def producers(
-    group: Annotated[str | None, typer.Option("--group", "-g", help="This producer group only.")] = None,
+    group: Annotated[
+        str | None, typer.Option("--group", "-g", help="List producers of this group only.")
+    ] = None,
     broker: AtBroker = None,
     cluster: ClusterName = None,
     nameserver: NameServers = NAMESERVER_DEFAULT,

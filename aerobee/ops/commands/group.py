@@ -217,7 +217,9 @@ def _show_description(out: Output, document: dict[str, Any]) -> None:
 @app.command("lag")
 def group_lag(
     group: GroupArgument,
-    topic: Annotated[str | None, typer.Option("--topic", "-t", help="This topic only.")] = None,
+    topic: Annotated[
+        str | None, typer.Option("--topic", "-t", help="Show the lag in this topic only.")
+    ] = None,
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
@@ -279,7 +281,9 @@ async def lag_document(admin: Admin, group: str, topic: str | None) -> dict[str,
 @app.command("pop")
 def group_pops(
     group: GroupArgument,
-    topic: Annotated[str | None, typer.Option("--topic", "-t", help="This topic only.")] = None,
+    topic: Annotated[
+        str | None, typer.Option("--topic", "-t", help="Show messages of this topic only.")
+    ] = None,
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:

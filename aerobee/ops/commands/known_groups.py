@@ -13,5 +13,5 @@ async def require_group(admin: Admin, group: str) -> None:
     names = {info.name for info in await admin.groups()}
     if group not in names:
         alike = difflib.get_close_matches(group, names, n=3)
-        hint = f"; did you mean {' or '.join(alike)}?" if alike else ""
+        hint = f" (did you mean {' or '.join(alike)}?)" if alike else ""
         raise NotFound(f"no broker knows group {group}{hint}; `aerobee group list` shows the known groups")

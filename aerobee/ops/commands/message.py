@@ -208,7 +208,7 @@ def by_time(
         int, typer.Option("--count", min=1, max=10_000, help="Maximum number of messages.")
     ] = 100,
     queue: Annotated[
-        str | None, typer.Option("--queue", metavar="BROKER/ID", help="This queue only.")
+        str | None, typer.Option("--queue", metavar="BROKER/ID", help="List the messages of this queue only.")
     ] = None,
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,

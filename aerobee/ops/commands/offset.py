@@ -32,10 +32,12 @@ app = typer.Typer(
 )
 
 AnyTopicOption = Annotated[
-    str | None, typer.Option("--topic", "-t", help="This topic only (default: all topics of the group).")
+    str | None,
+    typer.Option("--topic", "-t", help="Limit the command to this topic (default: all topics of the group)."),
 ]
 QueueOption = Annotated[
-    list[str] | None, typer.Option("--queue", metavar="BROKER/ID", help="This queue only; may be repeated.")
+    list[str] | None,
+    typer.Option("--queue", metavar="BROKER/ID", help="Limit the command to this queue; may be repeated."),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the changes without making them.")]
 MakePlan = Callable[[Admin], Awaitable[Sequence[OffsetMove]]]

@@ -24,7 +24,7 @@ from aerobee.store.verify.restore import Restored, records_of_directory, restore
 from aerobee.words import plural
 
 app = typer.Typer(help="Verify and repair a broker's files.", no_args_is_help=True)
-Data = Annotated[Path | None, typer.Option("--data", help="The store's directory.")]
+Data = Annotated[Path | None, typer.Option("--data", metavar="DIRECTORY", help="The store's directory.")]
 SHOWN_MAX = 20
 
 
@@ -71,7 +71,9 @@ def repair_store(
     replica_store: Annotated[
         Path | None,
         typer.Option(
-            "--from-store", metavar="DIR", help="Restore damaged records from a copy of a replica's store."
+            "--from-store",
+            metavar="DIRECTORY",
+            help="Restore damaged records from a copy of a replica's store.",
         ),
     ] = None,
     as_json: AsJson = False,

@@ -257,7 +257,7 @@ async def missing_topic(admin: Admin, topic: str) -> NotFound:
             "or run `aerobee doctor` to find the cause"
         )
     alike = difflib.get_close_matches(topic, await admin.topics(), n=3)
-    hint = f"; did you mean {' or '.join(alike)}?" if alike else ""
+    hint = f" (did you mean {' or '.join(alike)}?)" if alike else ""
     return NotFound(
         f"topic {topic} does not exist{hint}; `aerobee topic list` shows the existing topics, "
         f"`aerobee topic create {topic}` creates it; if it existed before, its broker is down: `aerobee doctor`"

@@ -39,15 +39,19 @@ def list_transactions(
     given_up: Annotated[
         bool, typer.Option("--given-up", help="List transactions that the broker no longer checks.")
     ] = False,
-    group: Annotated[str | None, typer.Option("--group", "-g", help="This producer group only.")] = None,
-    topic: Annotated[str | None, typer.Option("--topic", "-t", help="This topic only.")] = None,
+    group: Annotated[
+        str | None, typer.Option("--group", "-g", help="List transactions of this producer group only.")
+    ] = None,
+    topic: Annotated[
+        str | None, typer.Option("--topic", "-t", help="List transactions of this topic only.")
+    ] = None,
     older_than_s: Annotated[
         float,
         typer.Option(
             "--older-than",
             parser=seconds,
             metavar="SPAN",
-            help="Only transactions open for longer than this: 90s, 1h30m.",
+            help="List transactions open for longer than this: 90s, 1h30m.",
         ),
     ] = 0.0,
     count: Annotated[

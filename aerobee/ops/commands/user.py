@@ -67,7 +67,9 @@ def create_user(
     address: Annotated[
         str | None,
         typer.Option(
-            "--at", metavar="HOST:PORT", help="Only at this server, for example a new broker or NameServer."
+            "--at",
+            metavar="HOST:PORT",
+            help="Create the user at this server only, for example a new broker or NameServer.",
         ),
     ] = None,
     cluster: ClusterName = None,

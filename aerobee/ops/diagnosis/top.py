@@ -19,7 +19,7 @@ from aerobee.client.base.results import BrokerInfo
 from aerobee.errors import AerobeeError
 from aerobee.host_port import NAMESERVER_DEFAULT
 from aerobee.message import DLQ_PREFIX, RETRY_PREFIX
-from aerobee.ops.commands.cluster import first_rate
+from aerobee.ops.commands.cluster import disk_share, first_rate
 from aerobee.ops.options.clients import open_admin
 from aerobee.ops.options.options import AsJson, NameServers
 from aerobee.ops.terminal.failure import explain
@@ -133,7 +133,7 @@ async def _broker(admin: Admin, info: BrokerInfo) -> dict[str, Any]:
     return row | {
         "in_tps": first_rate(runtime.get("putTps")),
         "out_tps": first_rate(runtime.get("getTransferredTps")),
-        "disk": first_rate(runtime.get("commitLogDiskRatio")),
+        "disk": disk_share(runtime),
         "state": "up",
     }
 

@@ -32,7 +32,9 @@ def why(
     group_option: Annotated[
         str | None, typer.Option("--group", "-g", metavar="GROUP", help="The consumer group.")
     ] = None,
-    topic: Annotated[str | None, typer.Option("--topic", "-t", help="This topic of the group only.")] = None,
+    topic: Annotated[
+        str | None, typer.Option("--topic", "-t", help="Explain the lag in this topic only.")
+    ] = None,
     message_id: Annotated[
         str | None,
         typer.Option("--message", "-m", metavar="ID", help="A message, by unique key or offset message id."),

@@ -37,7 +37,9 @@ Controllers = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON: one document, or one per line.")]
-ClusterName = Annotated[str | None, typer.Option("--cluster", "-c", help="This cluster only.")]
+ClusterName = Annotated[
+    str | None, typer.Option("--cluster", "-c", help="Limit the command to this cluster.")
+]
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
 GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group's name.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]

@@ -167,11 +167,18 @@ def add_to(command: Any, path: str) -> None:
 
 
 def _use_plain_type(parameter: Any) -> None:
-    """Name the type of a value in a user's words in the help: a number with its bounds, text, a file."""
+    """Name the type of a value in a user's words in the help: a number with its bounds, text, a file.
+
+    An argument has a name already, such as GROUP or FILE, so only a number's type is added to it.
+    """
     name = PLAIN_TYPES.get(parameter.type.name)
-    if name is None or parameter.metavar is not None or getattr(parameter, "is_flag", False):
+    if name is None or getattr(parameter, "is_flag", False):
         return
-    if parameter.param_type_name == "option":
+    if parameter.param_type_name == "argument":
+        shown = name if name == "NUMBER" else ""
+        parameter.type = copy(parameter.type)  # the types of text and files are shared by all parameters
+        parameter.type.get_metavar = lambda param, ctx: shown
+    elif parameter.metavar is None:
         parameter.metavar = name
 
 

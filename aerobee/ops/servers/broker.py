@@ -50,7 +50,9 @@ def broker(
     port: Annotated[int | None, typer.Option("--port", help="Port to listen at (default 10911).")] = None,
     host: Annotated[str | None, typer.Option("--host", help="Address to bind to.")] = None,
     name: Annotated[str | None, typer.Option("--name", help="Broker name.")] = None,
-    data: Annotated[Path | None, typer.Option("--data", help="Directory of the store.")] = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", metavar="DIRECTORY", help="Directory of the store.")
+    ] = None,
     profile: Annotated[
         str,
         typer.Option(

@@ -213,6 +213,7 @@ def up(
         Path | None,
         typer.Option(
             "--data",
+            metavar="DIRECTORY",
             envvar="AEROBEE_DATA",
             help="Directory of the messages (default ~/.local/share/aerobee).",
         ),
@@ -614,7 +615,6 @@ def _say_ready(
                 "data": None if ephemeral else str(plan.data),
                 "ack": ack,
                 "fast_path": backend.name,
-                "lane": backend.name,
                 "seconds": round(seconds, 3),
                 "console": page.url if isinstance(page, UpConsole) else None,
                 "grpc": [] if isinstance(plan.grpc, str) else list(plan.grpc),

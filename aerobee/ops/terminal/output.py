@@ -29,6 +29,10 @@ _NOT_ESCAPED = re.compile(f"(?!\n)[{STEERING}]")  # JSON itself escapes characte
 JSON_OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_PASSTHROUGH_SUBCLASS
 
 
+class Share(float):
+    """A part of a whole, 0 to 1: a percentage in tables, as in the console, and a number in JSON."""
+
+
 class Output:
     """The output of one command. `as_json` chooses the form; every method supports both."""
 
@@ -158,6 +162,8 @@ def cell_text(value: object) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, Share):
+        return f"{value:.0%}"
     if isinstance(value, float):
         return f"{value:,.2f}"
     if isinstance(value, int):
@@ -191,6 +197,8 @@ def _plain(value: object) -> object:
         return sorted(value)
     if isinstance(value, tuple):
         return list(value)
+    if isinstance(value, Share):
+        return float(value)
     if isinstance(value, (int, str)):
         return int(value) if isinstance(value, int) else str(value)
     return str(value)

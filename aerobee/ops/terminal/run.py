@@ -1,8 +1,8 @@
 """Run a command's coroutine, with uvloop if installed; the first Ctrl-C requests the end, the second forces it.
 
 The first SIGINT or SIGTERM sets `Stop`; the command completes its current work and returns. The second one cancels the
-command's task, or calls `on_force`, which may terminate the process. A command that does not use `Stop` is cancelled by
-the first one.
+command's task, or calls `on_force`, which may terminate the process. The first
+signal cancels a command that does not use `Stop`.
 """
 
 from __future__ import annotations

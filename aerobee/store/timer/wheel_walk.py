@@ -39,7 +39,7 @@ class WalkPosition:
 def decode_walk_position(text: str) -> WalkPosition:
     """Raises ValueError for an invalid text."""
     if len(text) > 64:
-        raise ValueError(f"{text[:64]!r} is no position in a timer wheel")
+        raise ValueError(f"{text[:64]!r} is not a position in a timer wheel")
     index, position, time_ms = (int(part) for part in text.split("."))
     return WalkPosition(index, position, time_ms)
 

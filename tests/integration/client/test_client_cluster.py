@@ -53,6 +53,25 @@ async def fill(cluster, count, topic="orders", **fields):
         return [await producer.send(Message(topic, b"%d" % n, **fields)) for n in range(count)]
 
 
+async def test_message_group_orders_and_keys_search(cluster):
+    """Equal keys do not choose a queue, equal groups do; the index finds keys, not groups."""
+    async with Producer(cluster.nameserver_address, "PG") as producer:
+        grouped = [
+            await producer.send(Message("orders", b"g%d" % n, keys=(f"key-{n}",)), message_group="ann")
+            for n in range(6)
+        ]
+        keyed = [await producer.send(Message("orders", b"k%d" % n, keys=("ann",))) for n in range(4)]
+        with pytest.raises(TypeError, match="unexpected keyword argument 'key'"):
+            await producer.send(Message("orders", b"x"), key="ann")
+    assert len({result.queue for result in grouped}) == 1
+    assert sorted(result.queue_offset for result in grouped) == [result.queue_offset for result in grouped]
+    assert len({result.queue for result in keyed}) == 2
+    async with Admin(cluster.nameserver_address) as admin:
+        found = await admin.messages_by_key("orders", "ann")
+        assert [message.body for message in found] == [b"k0", b"k1", b"k2", b"k3"]
+        assert [each.body for each in await admin.messages_by_key("orders", "key-3")] == [b"g3"]
+
+
 class TestPullConsumer:
     async def test_assigned_queues_are_read_in_order(self, cluster):
         await fill(cluster, 10)

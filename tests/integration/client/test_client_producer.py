@@ -42,7 +42,7 @@ async def test_sends_go_round_over_all_queues(broker):
     assert sorted(result.queue.queue_id for result in results) == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
-async def test_equal_keys_go_to_one_queue(broker):
+async def test_equal_message_groups_go_to_one_queue(broker):
     async with Producer(broker.address, "PG") as producer:
         results = [await producer.send(Message("orders", b"x"), message_group="customer-7") for _ in range(6)]
     assert len({result.queue for result in results}) == 1

@@ -6,6 +6,8 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -14,8 +16,15 @@ import aerobee.client
 from aerobee import errors
 from aerobee.client import serialize
 from aerobee.client.base import results
+from aerobee.client.base.config import (
+    ConsumeFrom,
+    ConsumerConfig,
+    PullConsumerConfig,
+    SimpleConsumerConfig,
+)
 from aerobee.client.consumer.dead_letter import DeadLetter
 from aerobee.client.session.contexts import Cluster, Context
+from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
 
 
 def public_classes() -> dict[str, type]:
@@ -92,3 +101,41 @@ def test_a_public_class_and_its_fields_have_docstrings(kind: type) -> None:
 )
 def test_a_missing_docstring_is_found(body: str, missing: list[str]) -> None:
     assert list(without_docstring(f"class Of:\n    '''A class.'''\n{body}")) == missing
+
+
+def field_docstrings(kind: type) -> dict[str, str]:
+    """The text below each field of a class, on one line."""
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    assert isinstance(definition, ast.ClassDef)
+    found = {}
+    for node, below in pairwise(definition.body):
+        if name := field_name(node):
+            assert isinstance(below, ast.Expr)
+            found[name] = " ".join(ast.literal_eval(below.value).split())
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "default", "says"),
+    [
+        (ConsumerConfig, "consume_from", ConsumeFrom.LAST, "a new group gets only messages sent after its first start"),
+        (PullConsumerConfig, "consume_from", ConsumeFrom.LAST, "a new group gets only messages sent after its first start"),
+        (ConsumerConfig, "retry_count_max", -1, "the group's setting `retryMaxTimes` decides, 16 unless"),
+        (SimpleConsumerConfig, "retry_count_max", -1, "the group's setting `retryMaxTimes` decides, 16 unless"),
+    ],
+)  # fmt: skip
+def test_a_surprising_default_is_said_in_the_docstring(
+    kind: Any, name: str, default: object, says: str
+) -> None:
+    assert getattr(kind(), name) == default
+    assert says in field_docstrings(kind)[name]
+    assert SubscriptionGroupConfig("G").retry_max_times == 16
+
+
+def test_the_surprising_defaults_are_said_by_help() -> None:
+    """help() and most editors show the docstring of a class, not those of its fields."""
+    shown = " ".join((inspect.getdoc(ConsumerConfig) or "").split())
+    assert "`consume_from` is LAST: a new group gets no message that was sent before its first start" in shown
+    assert (
+        "`retry_count_max` is -1: the group's `retryMaxTimes` at the broker decides, 16 by default" in shown
+    )

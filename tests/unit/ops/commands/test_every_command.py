@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator
 from typing import Any
@@ -56,6 +57,20 @@ def test_examples_are_understood_and_shown(path: str, command: Any) -> None:
         command.make_context(path, words[1 + len(path.split()) :])  # raises for what is not taken
         assert f"  {line}" in command.epilog
     shared_options.forget()
+
+
+@pytest.mark.parametrize(("path", "command"), LEAVES, ids=PATHS)
+def test_help_names_types_and_effects_in_a_users_words(
+    path: str, command: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_cli([*path.split(), "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert not re.findall(r"<(?:str|text|path|int|integer|float|.* range)>", shown)
+    for parameter in command.params:
+        says = parameter.help or ""
+        assert not re.match(r"(This|These|Only at)\b", says), f"{parameter.name}: {says!r} has no verb"
+        if parameter.name == "data":
+            assert parameter.metavar == "DIRECTORY"
 
 
 @pytest.mark.parametrize(("path", "command"), LEAVES, ids=PATHS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from aerobee.ops.commands.cluster import disk_share
 from aerobee.ops.diagnosis.top import Look, Sort, show, tables
 from aerobee.ops.terminal.output import Output
 
@@ -34,3 +35,15 @@ def test_a_rate_says_over_what_time_it_is(capsys: pytest.CaptureFixture[str]) ->
     assert "out/s (1 min)" in shown
     show(Output(as_json=False), NOW, None)
     assert "in/s (next sample)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("runtime", "shown"),
+    [({"commitLogDiskRatio": "0.54"}, "54%"), ({"commitLogDiskRatio": "-1"}, "-"), ({}, "-")],
+)
+def test_the_disk_is_a_percentage_as_in_the_console(
+    runtime: dict[str, str], shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = {"broker": "b", "id": 0, "address": "h:1", "in_tps": 0.0, "out_tps": 0.0, "state": "up"}
+    show(Output(as_json=False), Look(1.0, brokers=(row | {"disk": disk_share(runtime)},)), None)
+    assert capsys.readouterr().out.splitlines()[1].split()[-2:] == [shown, "up"]

@@ -4,7 +4,7 @@ import pytest
 
 from aerobee.client.base.results import QueueStats
 from aerobee.message import MessageQueue
-from aerobee.ops.terminal.output import Output, body_text, cell_text, to_json
+from aerobee.ops.terminal.output import Output, Share, body_text, cell_text, to_json
 from aerobee.words import plural
 
 
@@ -38,6 +38,14 @@ def test_notes_stay_off_standard_output(capsys: pytest.CaptureFixture[str]) -> N
 def test_dataclasses_become_objects() -> None:
     stats = QueueStats(queue=MessageQueue("t", "broker-a", 1), min_offset=0, max_offset=5, last_update_ms=9)
     assert json.loads(to_json(stats))["queue"] == {"topic": "t", "broker_name": "broker-a", "queue_id": 1}
+
+
+def test_a_share_is_a_percentage_and_a_number_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+    row = {"disk": Share(0.537)}
+    Output(False).table([row], {"disk": "disk"}, empty="")
+    Output(False).facts(row)
+    Output(True).document(row)
+    assert capsys.readouterr().out.split() == ["disk", "54%", "disk", "54%", '{"disk":0.537}']
 
 
 def test_cells_read_well() -> None:
