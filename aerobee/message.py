@@ -188,7 +188,7 @@ class Message:
 
     def _check_ack(self) -> None:
         if self.ack not in ACK_LEVELS:
-            raise UsageError(f"ack is {self.ack!r}: it is one of {', '.join(ACK_LEVELS)}")
+            raise UsageError(f"ack is {self.ack!r}: it must be one of {', '.join(ACK_LEVELS)}")
         if not self.wait_store_ok:
             raise UsageError(
                 f"ack={self.ack!r} excludes wait_store_ok=False, which requests a reply before the message is stored"
@@ -196,13 +196,15 @@ class Message:
 
     def _check_numbers(self) -> None:
         if not isinstance(self.priority, int):
-            raise UsageError(f"priority is {self.priority!r}: it is a whole number, 0 or above")
+            raise UsageError(f"priority is {self.priority!r}: it must be a whole number, 0 or above")
         if not isinstance(self.delay_level, int) or self.delay_level < 0:
             raise UsageError(
-                f"delay_level is {self.delay_level!r}: it is the number of a level, 0 to 18 unless brokers have others"
+                f"delay_level is {self.delay_level!r}: it must be the number of a level, 0 to 18 unless brokers have others"
             )
         if not -1 <= self.priority <= PRIORITY_MAX:
-            raise UsageError(f"priority is {self.priority}: it is 0 or above; larger ones are popped sooner")
+            raise UsageError(
+                f"priority is {self.priority}: it must be 0 or above; larger ones are popped sooner"
+            )
         if self.priority >= 0 and self.is_delayed:
             raise UsageError(
                 "priority excludes delay_level, deliver_at and deliver_after: a delayed message has no priority"
@@ -212,7 +214,7 @@ class Message:
         if isinstance(self.keys, str):
             raise UsageError(f"keys is a tuple of strings; write keys=({self.keys!r},)")
         if not isinstance(self.keys, Iterable) or isinstance(self.keys, (bytes, Mapping)):
-            raise UsageError(f"keys is {self.keys!r}: it is a tuple of strings")
+            raise UsageError(f"keys is {self.keys!r}: it must be a tuple of strings")
         for key in self.keys:
             if not isinstance(key, str):
                 raise UsageError(f"message key {key!r} is {type(key).__name__}: write {str(key)!r}")
@@ -240,7 +242,7 @@ class Message:
         if after is not None:
             seconds = after.total_seconds() if isinstance(after, timedelta) else after
             if not 0 <= seconds < DELIVER_SECONDS_MAX:
-                raise UsageError(f"deliver_after is {seconds} s: it is a number of seconds, 0 or above")
+                raise UsageError(f"deliver_after is {seconds} s: it must be a number of seconds, 0 or above")
             return "TIMER_DELAY_MS", str(round(seconds * 1000))
         if isinstance(at, datetime):
             if at.tzinfo is None:

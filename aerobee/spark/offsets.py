@@ -57,7 +57,7 @@ def from_table(table: Mapping[str, Any], *, what: str = "offsets") -> Offsets:
                 or not EARLIEST <= offset <= OFFSET_MAX
             ):
                 raise ConfigError(
-                    f"{what}: {topic} {name} has {offset!r:.100}: it is a whole number from -2 to {OFFSET_MAX}"
+                    f"{what}: {topic} {name} has {offset!r:.100}: it must be a whole number from -2 to {OFFSET_MAX}"
                 )
             offsets[parse_queue(topic, name)] = offset
     return offsets

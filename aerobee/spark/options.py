@@ -107,7 +107,7 @@ def whole_number(least: int, most: int = 2**62) -> Callable[[str, str], int]:
             number = least - 1
         if not least <= number <= most:
             bound = f"from {least} to {most}" if most < 2**62 or number > most else f"from {least} on"
-            raise ConfigError(f"option {name} is {value!r}: it is a whole number {bound}")
+            raise ConfigError(f"option {name} is {value!r}: it must be a whole number {bound}")
         return number
 
     return read
@@ -116,7 +116,7 @@ def whole_number(least: int, most: int = 2**62) -> Callable[[str, str], int]:
 def truth(name: str, value: str) -> bool:
     """ "true" or "false"."""
     if value.lower() not in ("true", "false"):
-        raise ConfigError(f"option {name} is {value!r}: it is true or false")
+        raise ConfigError(f"option {name} is {value!r}: it must be true or false")
     return value.lower() == "true"
 
 
@@ -132,7 +132,7 @@ def duration_ms(name: str, value: str) -> int:
 def _choice(*allowed: str) -> Callable[[str, str], str]:
     def read(name: str, value: str) -> str:
         if value.lower() not in allowed:
-            raise ConfigError(f"option {name} is {value!r}: it is {' or '.join(allowed)}")
+            raise ConfigError(f"option {name} is {value!r}: it must be {' or '.join(allowed)}")
         return value.lower()
 
     return read
@@ -240,7 +240,7 @@ def _value(name: str, text: str, kind: str) -> Any:
         try:
             return float(text)
         except ValueError as error:
-            raise ConfigError(f"option {name} is {text!r}: it is a number") from error
+            raise ConfigError(f"option {name} is {text!r}: it must be a number") from error
     if kind == "Compression":
         raise ConfigError(f"option {name} cannot be passed through: write compression")
     return text
@@ -283,7 +283,7 @@ def _expression(reader: OptionReader) -> tuple[str, str]:
         raise ConfigError("options tags and sql exclude each other")
     if sql is not None:
         if not sql:
-            raise ConfigError("option sql is empty: it is a condition, as region = 'EU'")
+            raise ConfigError("option sql is empty: it must be a condition, as region = 'EU'")
         return sql, "SQL92"
     return tags or "*", "TAG"
 

@@ -81,7 +81,7 @@ def check_columns(fields: Sequence[tuple[str, str]], options: SinkOptions) -> No
         if allowed is None:
             raise ConfigError(f"the sink has no column {name}: there are {', '.join(COLUMN_TYPES)}")
         if kind not in allowed:
-            raise ConfigError(f"column {name} is {kind}: it is {' or '.join(allowed)}; cast it")
+            raise ConfigError(f"column {name} is {kind}: it must be {' or '.join(allowed)}; cast it")
     if "value" not in names:
         raise ConfigError(
             'the sink needs a column value, a binary or a string: .selectExpr("to_json(struct(*)) AS value")'

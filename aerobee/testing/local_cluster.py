@@ -104,7 +104,7 @@ class LocalCluster:
         """
         for name, count in (("brokers", brokers), ("nameservers", nameservers)):
             if isinstance(count, bool) or not isinstance(count, int):
-                raise UsageError(f"{name} is {count!r}: it is a whole number")
+                raise UsageError(f"{name} is {count!r}: it must be a whole number")
         if brokers < 0 or nameservers < 1:
             raise UsageError("a cluster has at least one nameserver and no negative number of brokers")
         self.clock: Clock = clock or AdvancingClock()

@@ -149,7 +149,7 @@ def test_the_driver_asks_so_often_again_and_a_task_for_so_long():
 
 
 def test_a_setting_of_the_client_is_checked_where_it_is_made(cluster: ThreadedCluster):
-    with pytest.raises(ConfigError, match=r"option rocketmq\.requesttimeouts is 'soon': it is a number"):
+    with pytest.raises(ConfigError, match=r"option rocketmq\.requesttimeouts is 'soon': it must be a number"):
         source(cluster, **{"rocketmq.requestTimeoutS": "soon"})
     assert source(cluster, **{"rocketmq.requestTimeoutS": "7"}).client.request_timeout_s == 7
 

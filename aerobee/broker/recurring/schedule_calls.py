@@ -202,7 +202,7 @@ class ScheduleCalls:
         if action not in ACTIONS:
             raise RemoteError(
                 ResponseCode.INVALID_PARAMETER,
-                f"action is {action[:40]!r}: it is one of {', '.join(ACTIONS)}",
+                f"action is {action[:40]!r}: it must be one of {', '.join(ACTIONS)}",
             )
         table, base = self._table(), self._log.base
         schedule = table.schedules.get(name)

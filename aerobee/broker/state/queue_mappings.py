@@ -131,7 +131,7 @@ def check_numbers(mapping: QueueMapping, now_ms: int) -> None:
     """
     if not 0 <= mapping.epoch <= now_ms + EPOCH_AHEAD_MS_MAX:
         raise UsageError(
-            f"the mapping of {mapping.topic} has epoch {mapping.epoch}: it is a time in ms, at most {EPOCH_AHEAD_MS_MAX // 86_400_000} "
+            f"the mapping of {mapping.topic} has epoch {mapping.epoch}: it must be a time in ms, at most {EPOCH_AHEAD_MS_MAX // 86_400_000} "
             f"days ahead of {now_ms}"
         )
     for queue_id, items in mapping.hosted.items():

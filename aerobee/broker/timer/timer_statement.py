@@ -104,7 +104,7 @@ def decode_statement(fields: Mapping[str, str], body: bytes) -> TimerStatement |
     units = body[FIELDS.size :]
     if len(body) < FIELDS.size or len(units) % UNIT_BYTES or len(units) > UNITS_MAX * UNIT_BYTES:
         raise MalformedFrame(
-            f"the master's timer checkpoint has {len(body)} bytes: it is {FIELDS.size}, and at most {UNITS_MAX} units of {UNIT_BYTES}"
+            f"the master's timer checkpoint has {len(body)} bytes: it must be {FIELDS.size} plus at most {UNITS_MAX} units of {UNIT_BYTES}"
         )
     wheel, walk = fields.get(WHEEL, ""), fields.get(WALK, "")
     is_short = not wheel and next_position - position < len(units)

@@ -123,7 +123,7 @@ class TransactionOperatorCalls:
         state = request.text("state", OPEN)
         if state not in (OPEN, GIVEN_UP):
             raise RemoteError(
-                ResponseCode.INVALID_PARAMETER, f"state is {state[:40]!r}: it is {OPEN} or {GIVEN_UP}"
+                ResponseCode.INVALID_PARAMETER, f"state is {state[:40]!r}: it must be {OPEN} or {GIVEN_UP}"
             )
         count_max = min(max(1, request.integer("maxNum", LIST_DEFAULT)), LIST_MAX)
         rows: list[dict[str, Any]] = []
@@ -238,7 +238,8 @@ class TransactionOperatorCalls:
         group = request.text("producerGroup", "") or None
         if action not in ("commit", "rollback", "check"):
             raise RemoteError(
-                ResponseCode.INVALID_PARAMETER, f"action is {action[:40]!r}: it is commit, rollback or check"
+                ResponseCode.INVALID_PARAMETER,
+                f"action is {action[:40]!r}: it must be commit, rollback or check",
             )
         try:
             transaction = self._find_open(transaction_id, group)

@@ -50,7 +50,7 @@ class TopicCalls(AdminCalls):
             ("write_queue_count", write_queue_count),
         ):
             if count is not None and not isinstance(count, int):
-                raise UsageError(f"{name} is {count!r}: it is a whole number")
+                raise UsageError(f"{name} is {count!r}: it must be a whole number")
         if perm not in (2, 4, 6, 7):
             raise UsageError(f"perm is {perm}: 2 is write, 4 read, 6 both")
         fields = {

@@ -95,7 +95,7 @@ class TransactionCalls(AdminCalls):
         Raises RemoteError with code 3 when a broker is not an Aerobee broker.
         """
         if state not in (OPEN, GIVEN_UP):
-            raise UsageError(f"state is {state!r}: it is {OPEN} or {GIVEN_UP}")
+            raise UsageError(f"state is {state!r}: it must be {OPEN} or {GIVEN_UP}")
         if not 1 <= count_max <= LIST_MAX:
             raise UsageError(f"count_max is {count_max}: 1 to {LIST_MAX} are possible")
         ext = {"state": state, "olderThanMs": str(round(older_than_s * 1000)), "maxNum": str(count_max)}
@@ -133,7 +133,7 @@ class TransactionCalls(AdminCalls):
         no producer of the group is connected).
         """
         if action not in ACTIONS:
-            raise UsageError(f"action is {action!r}: it is one of {', '.join(ACTIONS)}")
+            raise UsageError(f"action is {action!r}: it must be one of {', '.join(ACTIONS)}")
         ext = {
             "transactionId": transaction_id,
             "action": action,

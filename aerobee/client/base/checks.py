@@ -51,14 +51,14 @@ def check_field_types(config: Any, part: str) -> None:
             kind = getattr(sys.modules[type(config).__module__], wanted, None)
             if isinstance(kind, type) and issubclass(kind, Enum) and not isinstance(value, kind):
                 names = ", ".join(f"{wanted}.{member.name}" for member in kind)
-                raise ConfigError(f"{part}.{field.name} is {value!r}: it is one of {names}")
+                raise ConfigError(f"{part}.{field.name} is {value!r}: it must be one of {names}")
         elif not isinstance(value, kinds) or (isinstance(value, bool) and wanted != "bool"):
             expected = {"float": "a number", "int": "a whole number", "str": "text", "bool": "True or False"}[
                 wanted
             ]
-            raise ConfigError(f"{part}.{field.name} is {value!r}: it is {expected}")
+            raise ConfigError(f"{part}.{field.name} is {value!r}: it must be {expected}")
         elif isinstance(value, float) and not isfinite(value):
-            raise ConfigError(f"{part}.{field.name} is {value!r}: it is a finite number")
+            raise ConfigError(f"{part}.{field.name} is {value!r}: it must be a finite number")
 
 
 def subscription_map(subscriptions: Mapping[str, str] | Iterable[str]) -> dict[str, str]:
@@ -103,10 +103,12 @@ def check_handler(handler: object, what: str = "handler", arguments: tuple[str, 
     if handler is None:
         return
     if not callable(handler):
-        raise UsageError(f"{what} is {_a(handler)}: it is a function that takes a message")
+        raise UsageError(f"{what} is {_a(handler)}: it must be a function that takes a message")
     if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
         # Calling a generator function runs none of its lines: every message would count as handled.
-        raise UsageError(f"{what} has a yield in it: it is a function that handles its message and returns")
+        raise UsageError(
+            f"{what} has a yield in it: it must be a function that handles its message and returns"
+        )
     try:
         # The signature of the wrapper counts, not that of the wrapped function, which may take more
         # arguments.
@@ -136,7 +138,7 @@ def check_queues(queues: object) -> None:
 def check_seconds(value: object, name: str = "timeout_s") -> None:
     """Raise UsageError unless the value is a duration in seconds."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < inf:
-        raise UsageError(f"{name} is {_a(value)}: it is a number of seconds")
+        raise UsageError(f"{name} is {_a(value)}: it must be a number of seconds")
 
 
 def check_whole_number(value: Any, name: str, unit: str) -> int:
@@ -147,14 +149,14 @@ def check_whole_number(value: Any, name: str, unit: str) -> int:
     if not isinstance(value, bool):
         with contextlib.suppress(TypeError):
             return operator.index(value)
-    raise UsageError(f"{name} is {_a(value)}: it is {unit}")
+    raise UsageError(f"{name} is {_a(value)}: it must be {unit}")
 
 
 def check_queue(queue: object) -> None:
     """Raise UsageError unless the value is a MessageQueue or None."""
     if queue is not None and not isinstance(queue, MessageQueue):
         raise UsageError(
-            f"queue is {_a(queue)}: it is one of await producer.queues('topic'), or MessageQueue(...)"
+            f"queue is {_a(queue)}: it must be one of await producer.queues('topic'), or MessageQueue(...)"
         )
 
 

@@ -32,7 +32,7 @@ def by_lite_topic(queues: Sequence[MessageQueue], _message: Message, lite_topic:
 def with_lite_topic(message: Message, lite_topic: str) -> Message:
     """The message with its lite topic. Raises UsageError for a message that no lite topic takes."""
     if not isinstance(lite_topic, str):
-        raise UsageError(f"lite_topic is {lite_topic!r}: it is text")
+        raise UsageError(f"lite_topic is {lite_topic!r}: it must be text")
     if fault := lite_topic_fault(lite_topic):
         raise UsageError(f"lite_topic {lite_topic!r}: {fault}")
     if message.priority >= 0 or message.is_delayed or SHARDING_KEY in message.properties:

@@ -89,11 +89,11 @@ class CloudEvents:
 
     def __init__(self, data: Serializer | None = None, *, form: Form = "binary") -> None:
         if form not in ("binary", "structured"):
-            raise UsageError(f"form is {form!r}: it is binary or structured")
+            raise UsageError(f"form is {form!r}: it must be binary or structured")
         chosen = Json() if data is None else data
         if not isinstance(chosen, Serializer) or not isinstance(chosen, Deserializer):
             raise UsageError(
-                f"data is {data!r}: it is an object with serialize and deserialize, such as Json()"
+                f"data is {data!r}: it must be an object with serialize and deserialize, such as Json()"
             )
         self._data: Any = chosen
         self._form = form

@@ -16,7 +16,7 @@ class Msgspec:
 
     def __init__(self, kind: Any, *, form: Form = "json") -> None:
         if form not in ("json", "msgpack"):
-            raise UsageError(f"form is {form!r}: it is json or msgpack")
+            raise UsageError(f"form is {form!r}: it must be json or msgpack")
         package("msgspec")
         module = package("msgspec.json") if form == "json" else package("msgspec.msgpack")
         self._encode = module.Encoder().encode

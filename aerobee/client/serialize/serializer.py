@@ -45,7 +45,7 @@ def check_serializer(value: object, kind: type, what: str) -> None:
     """Raise UsageError unless the value is None or has the method of `kind`."""
     if value is not None and (isinstance(value, type) or not isinstance(value, kind)):
         method = "serialize(value)" if kind is Serializer else "deserialize(body, properties)"
-        raise UsageError(f"{what} is {value!r}: it is an object with {method}, such as Json()")
+        raise UsageError(f"{what} is {value!r}: it must be an object with {method}, such as Json()")
 
 
 def serialized(serializer: Serializer | None, value: Any) -> Serialized:

@@ -251,7 +251,7 @@ def _environment(environ: Mapping[str, str]) -> Context:
         if name in values:
             text = values[name].lower()
             if text not in _TRUE + _FALSE:
-                raise ConfigError(f"{TLS_VARIABLES[name]} is {values[name]!r}: it is true or false")
+                raise ConfigError(f"{TLS_VARIABLES[name]} is {values[name]!r}: it must be true or false")
             values[name] = text in _TRUE
     for variable in NAMESERVER_VARIABLES:
         if environ.get(variable):

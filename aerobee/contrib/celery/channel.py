@@ -131,7 +131,7 @@ class Channel(virtual.Channel):
         if priority_max is not None:
             if not isinstance(priority_max, int) or not 0 <= priority_max < LEVEL_COUNT_MAX:
                 raise UsageError(
-                    f"queue {queue}: x-max-priority is {priority_max!r}: it is 0 to {LEVEL_COUNT_MAX - 1}"
+                    f"queue {queue}: x-max-priority is {priority_max!r}: it must be 0 to {LEVEL_COUNT_MAX - 1}"
                 )
             levels = priority_max + 1
         self._link.call(

@@ -74,11 +74,13 @@ class QueueOptions:
         for name in ("visibility_timeout", "timer_max_s", "wait_s", "close_timeout"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-                raise UsageError(f"transport option {name} is {value!r}: it is a number of seconds above 0")
+                raise UsageError(
+                    f"transport option {name} is {value!r}: it must be a number of seconds above 0"
+                )
         for name in ("queue_count", "max_redeliveries"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise UsageError(f"transport option {name} is {value!r}: it is a whole number above 0")
+                raise UsageError(f"transport option {name} is {value!r}: it must be a whole number above 0")
         for name in ("create_topics", "timers"):
             if not isinstance(getattr(self, name), bool):
                 raise UsageError(f"transport option {name} is {getattr(self, name)!r}: it is True or False")
@@ -152,7 +154,7 @@ def _tls_fields(ssl_options: Any) -> dict[str, Any]:
     for name, value in ssl_options.items():
         if name in _SSL_VERIFY:
             if value not in (ssl.CERT_NONE, ssl.CERT_OPTIONAL, ssl.CERT_REQUIRED):
-                raise UsageError(f"broker_use_ssl has {name}={value!r}: it is a constant ssl.CERT_…")
+                raise UsageError(f"broker_use_ssl has {name}={value!r}: it must be a constant ssl.CERT_…")
             if value != ssl.CERT_REQUIRED:
                 fields["tls_insecure"] = True
         elif name in _SSL_FIELDS:

@@ -113,7 +113,7 @@ class Delivery:
                     f"ordered=True excludes {name}: an ordered subscriber locks queues and pulls"
                 )
             if value is not None and value <= 0:
-                raise SetupError(f"{name} is {value}: it is a number of seconds above 0")
+                raise SetupError(f"{name} is {value}: it must be a number of seconds above 0")
         if any(delay_s < 0 for delay_s in self.delays_s) or not self.delays_s:
             raise SetupError(f"retry_delays_s is {self.retry_delays_s!r}: seconds, 0 or above")
 

@@ -216,5 +216,5 @@ def _deliver_at_s(delay: object) -> float | None:
     except (TypeError, ValueError):
         delay_s = math.nan
     if not math.isfinite(delay_s):
-        raise UsageError(f"label {DELAY_LABEL} is {delay!r}: it is a number of seconds")
+        raise UsageError(f"label {DELAY_LABEL} is {delay!r}: it must be a number of seconds")
     return time.time() + delay_s if delay_s > 0 else None

@@ -48,7 +48,7 @@ class AerobeeScheduleSource(ScheduleSource):
         """
         check_topic_name(topic)
         if renew_after_s <= 0:
-            raise UsageError(f"renew_after_s is {renew_after_s!r}: it is a number of seconds above 0")
+            raise UsageError(f"renew_after_s is {renew_after_s!r}: it must be a number of seconds above 0")
         self.topic = topic
         self._nameservers = nameservers
         self._client = client

@@ -63,7 +63,7 @@ class RecurringSchedule:
                 f"the schedule's name is {self.name[:80]!r}: 1 to 64 letters, digits, '.', '_' and '-' are possible"
             )
         if self.missed not in MISSED:
-            raise UsageError(f"missed is {self.missed[:40]!r}: it is {' or '.join(MISSED)}")
+            raise UsageError(f"missed is {self.missed[:40]!r}: it must be {' or '.join(MISSED)}")
         texts = [self.tag, self.keys, *self.properties, *self.properties.values()]
         if any(_CONTROL.search(text) for text in texts):
             raise UsageError(f"tag, keys or properties of schedule {self.name} contain a control character")

@@ -116,7 +116,7 @@ def test_admin_has_the_calls_of_the_asynchronous_one(cluster: ThreadedCluster) -
         ({"broker_config": {"autoCreateTopicEnabel": "false"}}, "did you mean 'autoCreateTopicEnable'"),
         ({"store_config": {"brokerName": "a"}}, "store_config has no key 'brokerName'"),
         ({"broker_config": {"autoCreateTopicEnable": "maybe"}}, "autoCreateTopicEnable is 'maybe'"),
-        ({"brokers": "2"}, "brokers is '2': it is a whole number"),
+        ({"brokers": "2"}, "brokers is '2': it must be a whole number"),
     ],
 )
 def test_settings_of_a_test_cluster_are_checked(options: dict[str, Any], said: str) -> None:

@@ -22,8 +22,8 @@ def test_an_ack_level_travels_as_a_property() -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"ack": "sure"}, "ack is 'sure': it is one of stored, flushed, replicated"),
-        ({"ack": 1}, "ack is 1: it is one of"),
+        ({"ack": "sure"}, "ack is 'sure': it must be one of stored, flushed, replicated"),
+        ({"ack": 1}, "ack is 1: it must be one of"),
         ({"ack": "flushed", "wait_store_ok": False}, "excludes wait_store_ok=False"),
         ({"priority": 1, "delay_level": 2}, "priority excludes delay_level, deliver_at and deliver_after"),
         ({"priority": 1, "deliver_after": 5}, "priority excludes"),

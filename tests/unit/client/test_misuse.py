@@ -75,7 +75,7 @@ def test_what_can_be_called_with_a_message_is_a_handler(handler: object) -> None
 @pytest.mark.parametrize(
     ("check", "value", "said"),
     [
-        (check_handler, "x", "is a function that takes a message"),
+        (check_handler, "x", "it must be a function that takes a message"),
         (check_handler, takes_none, "called with one argument"),
         (check_handler, takes_two, "called with one argument"),
         (check_handler, yields, "has a yield in it"),
@@ -85,7 +85,7 @@ def test_what_can_be_called_with_a_message_is_a_handler(handler: object) -> None
         (
             partial(check_whole_number, name="offset", unit="a number"),
             "3",
-            "offset is str '3': it is a number",
+            "offset is str '3': it must be a number",
         ),
         (partial(check_whole_number, name="offset", unit="a number"), True, "offset is bool True"),
         (partial(check_whole_number, name="offset", unit="a number"), 3.0, "offset is float 3.0"),
@@ -94,8 +94,8 @@ def test_what_can_be_called_with_a_message_is_a_handler(handler: object) -> None
         (check_queues, "t", "subscribe"),
         (check_queues, QUEUE, "subscribe"),
         (check_queues, ["t"], "it holds MessageQueue"),
-        (check_queue, 5, "it is one of await producer.queues"),
-        (check_queue, "broker-a/0", "it is one of await producer.queues"),
+        (check_queue, 5, "it must be one of await producer.queues"),
+        (check_queue, "broker-a/0", "it must be one of await producer.queues"),
         (check_popped, ["a"], r"several: ack_all"),
         (check_popped, Message("t", b"x"), "one that receive"),
         (check_seconds, "3", "number of seconds"),
@@ -143,11 +143,11 @@ def test_right_arguments_pass() -> None:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"delay_level": "3"}, "delay_level is '3': it is the number of a level"),
-        ({"delay_level": -1}, "delay_level is -1: it is the number of a level"),
-        ({"priority": "1"}, "priority is '1': it is a whole number"),
-        ({"deliver_after": float("inf")}, "deliver_after is inf s: it is a number of seconds"),
-        ({"deliver_after": -1}, "deliver_after is -1 s: it is a number of seconds, 0 or above"),
+        ({"delay_level": "3"}, "delay_level is '3': it must be the number of a level"),
+        ({"delay_level": -1}, "delay_level is -1: it must be the number of a level"),
+        ({"priority": "1"}, "priority is '1': it must be a whole number"),
+        ({"deliver_after": float("inf")}, "deliver_after is inf s: it must be a number of seconds"),
+        ({"deliver_after": -1}, "deliver_after is -1 s: it must be a number of seconds, 0 or above"),
     ],
 )
 def test_a_wrong_field_of_a_message_is_named_by_itself(fields: dict[str, Any], said: str) -> None:

@@ -37,12 +37,12 @@ T: Any = "t"
         (lambda: PushConsumer(AT, "g", subscriptions=5), "subscriptions is int 5: write"),  # type: ignore[arg-type]
         (lambda: PushConsumer(AT, "g", subscriptions=[]), "at least one topic"),
         (lambda: SimpleConsumer(AT, "g", subscriptions={"t": None}), "'t': None"),  # type: ignore[dict-item]
-        (lambda: ProducerConfig(send_timeout_s="3"), "send_timeout_s is '3': it is a number"),  # type: ignore[arg-type]
-        (lambda: ProducerConfig(in_flight_max=1.5), "in_flight_max is 1.5: it is a whole number"),  # type: ignore[arg-type]
-        (lambda: ProducerConfig(compression="zlib"), "it is one of Compression.NONE, Compression.ZLIB"),  # type: ignore[arg-type]
-        (lambda: ConsumerConfig(orderly=1), "orderly is 1: it is True or False"),  # type: ignore[arg-type]
-        (lambda: ConsumerConfig(concurrency=True), "concurrency is True: it is a whole number"),
-        (lambda: ClientConfig(instance=7), "instance is 7: it is text"),  # type: ignore[arg-type]
+        (lambda: ProducerConfig(send_timeout_s="3"), "send_timeout_s is '3': it must be a number"),  # type: ignore[arg-type]
+        (lambda: ProducerConfig(in_flight_max=1.5), "in_flight_max is 1.5: it must be a whole number"),  # type: ignore[arg-type]
+        (lambda: ProducerConfig(compression="zlib"), "it must be one of Compression.NONE, Compression.ZLIB"),  # type: ignore[arg-type]
+        (lambda: ConsumerConfig(orderly=1), "orderly is 1: it must be True or False"),  # type: ignore[arg-type]
+        (lambda: ConsumerConfig(concurrency=True), "concurrency is True: it must be a whole number"),
+        (lambda: ClientConfig(instance=7), "instance is 7: it must be text"),  # type: ignore[arg-type]
         (lambda: check_message("text"), "a producer sends a Message, this is str 'text'"),
         (lambda: Message(None, b"x"), "a topic's name is text, this is NoneType None"),  # type: ignore[arg-type]
         (lambda: Message(["t"], b"x"), "a topic's name is text, this is list"),  # type: ignore[arg-type]
@@ -54,7 +54,7 @@ T: Any = "t"
         (lambda: Message(T, b"x", properties=["a"]), r"properties is \['a'\]: it maps names to values"),  # type: ignore[arg-type]
         (lambda: Message(T, b"x", tag=5), "property 'TAGS'=5"),  # type: ignore[arg-type]
         (lambda: Message(T, b"x", keys=(1,)), "message key 1 is int: write '1'"),  # type: ignore[arg-type]
-        (lambda: Message(T, b"x", keys=5), "keys is 5: it is a tuple of strings"),  # type: ignore[arg-type]
+        (lambda: Message(T, b"x", keys=5), "keys is 5: it must be a tuple of strings"),  # type: ignore[arg-type]
         (lambda: Message(T, b"x", delay_level="3"), "delay_level is '3'"),  # type: ignore[arg-type]
         (lambda: Message(T, b"x", deliver_at="now"), "deliver_at is 'now': it takes a datetime"),  # type: ignore[arg-type]
         (lambda: Message(T, b"x", deliver_after="3s"), "deliver_after is '3s': it takes a timedelta"),  # type: ignore[arg-type]
@@ -89,7 +89,7 @@ async def test_producer_refuses_what_is_no_message() -> None:
 
 @pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
 def test_times_without_an_end_are_refused(value: float) -> None:
-    with pytest.raises(ConfigError, match="it is a finite number"):
+    with pytest.raises(ConfigError, match="it must be a finite number"):
         ProducerConfig(send_timeout_s=value)
-    with pytest.raises(UsageError, match="it is a number of seconds"):
+    with pytest.raises(UsageError, match="it must be a number of seconds"):
         check_seconds(value)

@@ -142,5 +142,5 @@ def test_whom_to_trust_is_one_decision(tmp_path: Path) -> None:
     assert (client.tls, client.tls_insecure) == (True, True)
     client = cluster(context="test", given=Context(tls_ca_file="/ca.pem"), environ=environ).client
     assert (client.tls_insecure, client.tls_ca_file) == (False, "/ca.pem")
-    with pytest.raises(ConfigError, match="AEROBEE_TLS_INSECURE is 'x': it is true or false"):
+    with pytest.raises(ConfigError, match="AEROBEE_TLS_INSECURE is 'x': it must be true or false"):
         cluster(environ={**environ, "AEROBEE_TLS_INSECURE": "x"})
