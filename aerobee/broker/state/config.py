@@ -240,7 +240,7 @@ class BrokerConfig(MetricsConfig):
     pop_from_retry_probability: int = 20
     """Share of POP requests that read the retry topic first, in percent."""
     pop_from_retry_probability_for_priority: int = 0
-    """The same share for topics with priorities, in percent."""
+    """Share of POP requests that read the retry topic first, for topics with priorities, in percent."""
     # With it a redelivered message keeps its queue id in the retry topic, and so its priority; otherwise it
     # goes to queue 0.
     use_separate_retry_queue: bool = False

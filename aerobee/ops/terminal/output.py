@@ -87,8 +87,8 @@ class Output:
             self.console.print(visible(title), style="bold", markup=False)
         width = max((len(key) for key in document), default=0)
         for key, value in document.items():
-            # p99_9_ms reads "p99.9 ms".
-            heading = _DECIMAL.sub(r"\1.\2", key).replace("_", " ")
+            # p99_9_ms reads "p99.9 ms", in_tps "in/s", as the columns of tables do.
+            heading = _DECIMAL.sub(r"\1.\2", key).replace("_tps", "/s").replace("_", " ")
             self.console.print(f"{heading:<{width}}  {cell_text(value)}", markup=False)
 
     def document(self, document: Any, sentence: str = "") -> None:

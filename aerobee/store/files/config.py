@@ -131,9 +131,9 @@ class StoreConfig:
     flush_interval_commit_log: int = 500
     """Interval between two flushes of the log with ASYNC_FLUSH, in ms."""
     flush_commit_log_least_pages: int = 4
-    """Minimum number of dirty pages of 4 KiB for such a flush."""
+    """Minimum number of dirty pages of 4 KiB for a flush by flushIntervalCommitLog."""
     flush_commit_log_thorough_interval: int = 10_000
-    """Interval after which fewer dirty pages are flushed, too, in ms."""
+    """Interval after which the log is flushed with fewer dirty pages than flushCommitLogLeastPages, in ms."""
     flush_interval_consume_queue: int = 1_000
     """Interval between two flushes of the consume queues, in ms."""
     flush_consume_queue_thorough_interval: int = 60_000

@@ -71,6 +71,11 @@ def test_neither_a_title_nor_json_steers_the_terminal(capsys: pytest.CaptureFixt
     assert json.loads(out.splitlines()[-1]) == {"broker": "a\x1b[2J\x9b1m\x7f\u202e\U000e0041"}
 
 
+def test_facts_name_rates_as_the_columns_of_tables_do(capsys: pytest.CaptureFixture[str]) -> None:
+    Output(False).facts({"in_tps": 1.0, "out_tps": 0.5})
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["in/s", "out/s"]
+
+
 def test_body_that_is_no_text_is_hex() -> None:
     assert body_text(b"\xff\x00") == ("ff00", "hex")
     assert body_text("ä".encode()) == ("ä", "utf-8")
