@@ -140,6 +140,8 @@ impl State {
         let Some(last) = self.plan.records.last() else { return Ok(0) };
         let (end, now_ms, last_offset) = (last.physical_offset + last.size as i64, last.store_timestamp, last.physical_offset);
         let size = (end - start) as usize;
+        // Before bytes are in the file: it must have none behind the log's end when this gives up.
+        let Some(mut live) = self.load_queues(py)? else { return Ok(0) };
         let numbers = self.numbers.bind(py);
         let written = if size >= THROUGH_FILE_BYTES {
             numbers.call_method1(intern!(py, "write_through"), (start, lent.0, lent.1, size))?;
@@ -148,7 +150,6 @@ impl State {
             numbers.call_method1(intern!(py, "reserve"), (start, size))?;
             Some(&bytes[..size])
         };
-        let Some(mut live) = self.load_queues(py)? else { return Ok(0) };
         // Nothing from here on can fail.
         let notes = match self.write(py, start, written, end, &mut live) {
             Ok(notes) => notes,

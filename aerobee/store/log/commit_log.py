@@ -45,7 +45,18 @@ def is_segment_name(name: str) -> bool:
 class Segment:
     """One file of the log; mapped at its first use. While `pins` is above 0 it is not unmapped."""
 
-    __slots__ = ("_disk", "_file", "base", "filled", "is_removed", "path", "pins", "reserved", "size")
+    __slots__ = (
+        "_disk",
+        "_file",
+        "base",
+        "filled",
+        "is_removed",
+        "path",
+        "pins",
+        "reserved",
+        "size",
+        "spoiled",
+    )
 
     def __init__(self, disk: Disk, path: str, base: int, size: int, file: MappedFile | None = None) -> None:
         self._disk = disk
@@ -54,6 +65,7 @@ class Segment:
         # Bytes below it are ready for writing. A file of an earlier run counts as ready to its end: this run does not know
         # that it holds only zeros.
         self.filled = 0 if file is not None else size
+        self.spoiled = 0  # a write that failed may have left bytes behind the log's end, up to here
         self.path = path
         self.base = base
         self.size = size
@@ -165,9 +177,12 @@ class CommitLog:
         needed = min(end + BLANK_BYTES, self.segment_size)
         if needed > segment.reserved:
             self._take_space(segment, needed)
+        if segment.spoiled:
+            self._clear_spoiled(segment)
         try:
             segment.file.write(at, data)
         except OSError as error:
+            segment.spoiled, self.limit = end, 0
             what = f"the commit log file {segment.path}"
             raise store_full(what, error, path=segment.path, offset=physical_offset) from error
         segment.filled = max(segment.filled, end)
@@ -189,6 +204,19 @@ class CommitLog:
             self.end = base
             self._enter(segment)
 
+    def _clear_spoiled(self, segment: Segment) -> None:
+        """Before anything is written behind the log's end: what a failed write left there may be whole records, which another
+        master does not have. Recovery would take them behind a shorter append. Raises StoreFull.
+        """
+        begin = self.end - segment.base
+        if segment.spoiled > begin:
+            try:
+                segment.file.fill(begin, segment.spoiled)
+            except OSError as error:
+                what = f"the commit log file {segment.path}"
+                raise store_full(what, error, path=segment.path, offset=self.end) from error
+        segment.spoiled = 0
+
     def _reserve_blank(self) -> None:
         """After a restart nothing of the current file is reserved yet, not even the blank's bytes."""
         free = self.base + self.segment_size - self.end
@@ -200,6 +228,8 @@ class CommitLog:
         needed = min(self.end - self.base + size + BLANK_BYTES, self.segment_size)
         if needed > segment.reserved:
             self._take_space(segment, needed)
+        if segment.spoiled:
+            self._clear_spoiled(segment)
         end = min(segment.reserved, needed + min(FILL_STEP_BYTES, self._reserve_bytes))
         if end > segment.filled:
             begin = max(segment.filled, self.end - self.base)

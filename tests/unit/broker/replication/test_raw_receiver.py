@@ -30,6 +30,10 @@ def opened(path: Path) -> MessageStore:
     return store
 
 
+def record(body: bytes) -> StoredMessage:
+    return StoredMessage(topic="t", queue_id=0, body=body, properties=b"", born_timestamp=1, born_host=HOST)
+
+
 def log_of(store: MessageStore) -> bytes:
     return b"".join(bytes(each.file.buffer) for each in store.log.segments)[: store.log.end]
 
@@ -96,7 +100,7 @@ async def test_a_log_is_the_same_however_it_arrives(tmp_path: Path, backend: str
     again = opened(tmp_path / "slave")
     assert log_of(again) == log, "recovery finds what was written through the file"
     assert queues_of(again) == queues_of(master)
-    small = StoredMessage(topic="t", queue_id=0, body=b"x", properties=b"", born_timestamp=1, born_host=HOST)
+    small = record(b"x")
     again.append(small)  # behind it, through the mapping
     master.append(small)
     assert len(log_of(again)) == len(log_of(master))
@@ -127,4 +131,49 @@ async def test_a_large_run_that_finds_no_space_changes_nothing(
     receiver.take(slave.log.end, log[slave.log.end :])
     assert (log_of(slave), queues_of(slave)) == (log, queues_of(master))
     for store in (master, slave):
+        await store.stop()
+
+
+@pytest.mark.parametrize("backend", ["native", "python"])
+@pytest.mark.parametrize("is_reopened", [False, True])
+@pytest.mark.parametrize("record_count", [0, 1, 10])
+async def test_what_a_failed_write_left_is_not_recovered_behind_another_masters_records(
+    tmp_path: Path, backend: str, is_reopened: bool, record_count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both masters' records have the same sizes, so that one's continue where the other's end. One is written through the
+    mapping, ten through the file, and 0 stands for a slave that becomes a master itself."""
+    former, master = opened(tmp_path / "former"), opened(tmp_path / "master")
+    for store, text in ((former, b"f"), (master, b"m")):
+        for _ in range(30):
+            store.append(record(text * 10_000))
+    size, theirs = former.log.end // 30, log_of(former)
+    slave = opened(tmp_path / "slave")
+    receiver_of(slave, backend).take(0, theirs[:size])
+    if is_reopened:
+        await slave.stop()
+        slave = opened(tmp_path / "slave")
+    write = RealMappedFile.write
+    with monkeypatch.context() as patch:
+
+        def ends_early(file: RealMappedFile, start: int, data: memoryview) -> None:
+            write(file, start, data[: len(data) // 2])
+            raise OSError(28, "No space left on device", file.path)
+
+        patch.setattr(RealMappedFile, "write", ends_early)
+        with pytest.raises(StoreFull, match="no disk space for the commit log file"):
+            receiver_of(slave, backend).take(size, theirs[size:])
+    assert slave.log.end == size
+    if record_count:
+        end = size * (1 + record_count)
+        receiver_of(slave, backend).take(size, log_of(master)[size:end])
+    else:
+        end = size * 2
+        slave.append(record(b"m" * 10_000))
+    assert slave.log.end == end
+    kept = log_of(slave)
+    await slave.abandon()
+    again = opened(tmp_path / "slave")
+    assert again.log.end == end, "the former master's records are not there"
+    assert log_of(again) == kept
+    for store in (former, master, again):
         await store.stop()
