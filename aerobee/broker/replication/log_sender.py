@@ -12,7 +12,7 @@ possible.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Protocol
 
 from aerobee.broker.replication.bulk_transfer import (
@@ -26,6 +26,7 @@ from aerobee.broker.replication.gathered_write import write_parts
 from aerobee.clock import Clock, Timer
 from aerobee.errors import StoreError
 from aerobee.store.files.disk import WritableBuffer
+from aerobee.store.log.commit_log import Segment
 
 TURN_BYTES = 1 << 20  # bytes sent before it yields: about 0.2 ms
 WARM_BYTES = 4 << 20  # bytes loaded into memory at a time
@@ -57,8 +58,8 @@ class SentLog(Protocol):
     end: int
 
     def segment_at(self, physical_offset: int) -> LogSegment | None: ...
-    def pin(self, start: int, end: int) -> list[int]: ...
-    def unpin(self, bases: list[int]) -> None: ...
+    def pin(self, start: int, end: int) -> list[Segment]: ...
+    def unpin(self, pinned: Iterable[Segment]) -> None: ...
 
 
 # (offset, maximum number of bytes) -> (head of the frame, bytes of its body); no bytes: nothing may be sent
@@ -275,7 +276,7 @@ class LogSender:
         self.position = at
         return parts
 
-    async def _send_run(self, bulk: BulkTransfer, parts: list[bytes | FilePart], pins: list[int]) -> None:
+    async def _send_run(self, bulk: BulkTransfer, parts: list[bytes | FilePart], pins: list[Segment]) -> None:
         try:
             await bulk.send(parts)
         except (StoreError, OSError) as error:

@@ -18,6 +18,7 @@ import logging
 import os
 import struct
 import threading
+from collections.abc import Iterable
 
 from aerobee.errors import ConfigError, RecordInvalid, StoreError
 from aerobee.message import MAGIC_BLANK
@@ -328,26 +329,22 @@ class CommitLog:
 
     # -- durability
 
-    def pin(self, start: int, end: int) -> list[int]:
+    def pin(self, start: int, end: int) -> list[Segment]:
         """Keep the segments of [start, end) mapped until unpin() is called with the returned list."""
-        bases = []
-        for segment in self.segments:
-            if segment.base < end and segment.end > start:
-                segment.pins += 1
-                bases.append(segment.base)
-        return bases
+        pinned = [segment for segment in self.segments if segment.base < end and segment.end > start]
+        for segment in pinned:
+            segment.pins += 1
+        return pinned
 
-    def unpin(self, bases: list[int]) -> None:
+    def unpin(self, pinned: Iterable[Segment]) -> None:
         """Release what pin() returned: a file that was removed meanwhile is closed now."""
-        for base in bases:
-            segment = self._pinned(base)
-            if segment is not None:
-                segment.pins -= 1
-                if segment.is_removed and segment.pins == 0:
-                    segment.close()
-                    self._removed.remove(segment)
+        for segment in pinned:
+            segment.pins -= 1
+            if segment.is_removed and segment.pins == 0:
+                segment.close()
+                self._removed.remove(segment)
 
-    def sync_pinned(self, bases: list[int], start: int, end: int) -> None:
+    def sync_pinned(self, pinned: Iterable[Segment], start: int, end: int) -> None:
         """Make [start, end) durable. Any thread, while the segments are pinned. Raises OSError."""
         if self._unsynced_names:
             self._unsynced_names = False
@@ -356,9 +353,8 @@ class CommitLog:
             except BaseException:
                 self._unsynced_names = True
                 raise
-        for base in bases:
-            segment = self._pinned(base)
-            assert segment is not None
+        for segment in pinned:
+            base = segment.base
             segment.open_file().sync(max(start - base, 0), min(end - base, segment.size))
 
     def rewrite(self, start: int, end: int) -> None:
@@ -373,17 +369,11 @@ class CommitLog:
 
     def sync(self, start: int, end: int) -> None:
         """Make [start, end) durable in this thread. Raises OSError."""
-        bases = self.pin(start, end)
+        pinned = self.pin(start, end)
         try:
-            self.sync_pinned(bases, start, end)
+            self.sync_pinned(pinned, start, end)
         finally:
-            self.unpin(bases)
-
-    def _pinned(self, base: int) -> Segment | None:
-        segment = self.segment_at(base)
-        if segment is not None and segment.base == base:
-            return segment
-        return next((removed for removed in self._removed if removed.base == base), None)
+            self.unpin(pinned)
 
     # -- opening and cutting
 
@@ -485,7 +475,7 @@ class CommitLog:
         while self.segments and self.segments[-1].base > end:
             segment = self.segments.pop()
             cleared += _nonzero_bytes(segment, 0) if clear else 0
-            segment.close()
+            self._close_unpinned(segment)
             self._disk.remove(segment.path)
             self._unsynced_names = True
         self.end = end
@@ -505,7 +495,7 @@ class CommitLog:
         self.set_end(0, clear=False)
         while self.segments:
             segment = self.segments.pop()
-            segment.close()
+            self._close_unpinned(segment)
             self._disk.remove(segment.path)
             self._unsynced_names = True
         self.base, self.buffer, self.limit = 0, bytearray(), 0
@@ -518,12 +508,17 @@ class CommitLog:
         assert len(self.segments) > 1
         segment = self.segments.pop(0)
         self._unsynced_names = True
+        self._close_unpinned(segment)
+        return segment
+
+    def _close_unpinned(self, segment: Segment) -> None:
+        """Close a file that is no longer the log's: now, or when the last reader unpins it. A cut file's successor may begin at
+        the same offset."""
         segment.is_removed = True
         if segment.pins:
             self._removed.append(segment)
         else:
             segment.close()
-        return segment
 
     def _drop_spare(self) -> None:
         """Remove the file that was made ahead of its use."""

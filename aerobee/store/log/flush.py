@@ -22,7 +22,7 @@ from aerobee.errors import StoreError
 from aerobee.store.files.config import StoreConfig
 from aerobee.store.files.descriptors import is_used_up
 from aerobee.store.files.disk import PAGE_BYTES
-from aerobee.store.log.commit_log import CommitLog
+from aerobee.store.log.commit_log import CommitLog, Segment
 
 _RETRY_S = 0.1  # while all descriptors of the process are used up
 Waiter = Callable[[bool], None]
@@ -192,7 +192,7 @@ class LogFlusher:
         future = loop.run_in_executor(self._executor, self._log.sync_pinned, pinned, start, end)
         future.add_done_callback(lambda done: self._synced(done, pinned, end))
 
-    def _synced(self, future: asyncio.Future[None], pinned: list[int], end: int) -> None:
+    def _synced(self, future: asyncio.Future[None], pinned: list[Segment], end: int) -> None:
         self._log.unpin(pinned)
         error = asyncio.CancelledError() if future.cancelled() else future.exception()
         if is_used_up(error):

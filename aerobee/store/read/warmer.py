@@ -267,9 +267,9 @@ class Warmer:
         """Bring (physical offset, size) into memory in the executor. Deleted ones are left out."""
         runs = self._runs(extents)
         pins = [
-            base
+            pinned
             for segment, start, end in runs
-            for base in self._log.pin(segment.base + start, segment.base + end)
+            for pinned in self._log.pin(segment.base + start, segment.base + end)
         ]
         wanted: list[_Run] = [(segment.file, start, end) for segment, start, end in runs]
         try:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from aerobee.broker.replication.log_sender import GATHER_BYTES, GATHER_S, TURN_BYTES, LogSender
 from aerobee.clock import ManualClock
+from aerobee.store.log.commit_log import Segment
 from tests.fakes import FakeTransport
 
 
@@ -39,10 +40,10 @@ class _Log:
     def segment_at(self, physical_offset: int) -> _Segment | None:
         return self.segment
 
-    def pin(self, start: int, end: int) -> list[int]:
+    def pin(self, start: int, end: int) -> list[Segment]:
         return []
 
-    def unpin(self, bases: list[int]) -> None:
+    def unpin(self, pinned: Iterable[Segment]) -> None:
         return
 
 
