@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 import sys
@@ -110,6 +111,31 @@ async def test_heads_and_file_bytes_arrive_in_order(link: _Link, file: Path) -> 
 async def test_a_file_that_ends_too_early_is_an_error(link: _Link, file: Path) -> None:
     bulk = made(link)
     descriptor = os.open(file, os.O_RDONLY)
+    with pytest.raises(StoreError, match="a file of the log ends at 12582912, 1 more bytes"):
+        await bulk.send([FilePart(descriptor, 12 << 20, 1)])
+    bulk.close()
+    os.close(descriptor)
+
+
+async def test_a_file_system_without_sendfile_is_read(
+    link: _Link, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a slave far behind would connect again and again, and never get a byte."""
+    calls: list[int] = []
+
+    def refused(out: int, descriptor: int, start: int, size: int) -> int:
+        calls.append(start)
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr(os, "sendfile", refused)
+    bulk = made(link)
+    descriptor = os.open(file, os.O_RDONLY)
+    data = os.pread(descriptor, 12 << 20, 0)
+    sending = asyncio.create_task(bulk.send([b"first", FilePart(descriptor, 7, 6 << 20)]))
+    await link.read(5 + (6 << 20))
+    await sending
+    assert link.taken == b"first" + data[7 : 7 + (6 << 20)]
+    assert calls == [7], "it is tried once"
     with pytest.raises(StoreError, match="a file of the log ends at 12582912, 1 more bytes"):
         await bulk.send([FilePart(descriptor, 12 << 20, 1)])
     bulk.close()
