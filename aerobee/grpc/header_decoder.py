@@ -71,13 +71,12 @@ class HeaderDecoder:
                 first = block[at]
                 if 0x80 < first < 0xFF:
                     run_end = _end_of_run(block, at)
+                    indexes = block[at:run_end].translate(_INDEX)
                     try:
-                        run = [self._table[index] for index in block[at:run_end].translate(_INDEX)]
+                        run = [self._table[index] for index in indexes]
                     except IndexError:
-                        run, run_end = (
-                            [self._table[first & 0x7F]],
-                            at + 1,
-                        )  # one by one: a limit may come first
+                        self._check_in_order(indexes, list_bytes)
+                        raise
                     at = run_end
                     found += run
                     list_bytes += sum(map(_SIZE, run))
@@ -94,6 +93,13 @@ class HeaderDecoder:
         if self._table_bytes_max > self._allowed_bytes_max:  # the peer should have made its table smaller
             raise HeaderBlockMalformed
         return found
+
+    def _check_in_order(self, indexes: bytes, list_bytes: int) -> None:
+        """Raise HeaderListTooLarge where the list is too large before an index that names no header, else IndexError."""
+        for index in indexes:
+            list_bytes += self._table[index][2]
+            if list_bytes > self._list_bytes_max:
+                raise HeaderListTooLarge
 
     def _field(self, block: bytes, at: int, first: int, *, is_first: bool) -> tuple[HeaderField | None, int]:
         """The field at an offset, and the next offset; None for a new size of the table. Raises IndexError, ValueError."""

@@ -448,7 +448,7 @@ class Http2Connection:
 
     def _pump_blocked(self, now: float) -> None:
         if self._unsent_bytes:
-            self._pump_each([call for call in self.calls.values() if call.unsent], now)
+            self._pump_each(self._engine.calls_with_window(), now)
 
     def _pump_each(self, blocked: Iterable[OpenCall], now: float) -> None:
         for call in blocked:

@@ -169,6 +169,10 @@ class Http2Engine:
         """How many bytes one DATA frame of a call may have now; 0 or less: none."""
         return min(self.send_window, call.send_window, self._frame_bytes_max)
 
+    def calls_with_window(self) -> list[OpenCall]:
+        """Calls with unsent messages whose own windows are open."""
+        return [call for call in self._calls.values() if call.send_window > 0 and call.unsent]
+
     def write_headers(self, stream_id: int, block: bytes, *, end_stream: bool = False) -> None:
         """Write a header block that fits into one frame."""
         if not self._has_written_block:
@@ -400,8 +404,10 @@ class Http2Engine:
     def _on_window_update(self, frame: Frame, now: float) -> None:
         increment = increment_of(frame)
         if not frame.stream_id:
+            was_used_up = self.send_window <= 0
             self.send_window = opened(self.send_window, increment)
-            self._events.on_windows()
+            if was_used_up:  # otherwise no stream waits for it
+                self._events.on_windows()
             return
         if not self._was_opened(frame.stream_id):
             return

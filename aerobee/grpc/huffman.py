@@ -19,7 +19,7 @@ _CODE_BITS = (
 )  # fmt: skip
 _END_OF_TEXT = 256
 _PADDING_BITS_MAX = 7
-_STEPS_MAX = 4_096  # remembered; clients send few of the 65,536
+_STEPS_MAX = 4_096  # remembered; clients send few of the 65,536. What a hostile peer had remembered is forgotten in between.
 
 
 def _make_tree() -> list[list[int]]:
@@ -82,6 +82,7 @@ def _step(node: int, byte: int) -> tuple[int, bytes]:
             symbols.append(~at)
             at = 0
     step = (at, bytes(symbols))
-    if len(_steps) < _STEPS_MAX:
-        _steps[node << 8 | byte] = step
+    if len(_steps) >= _STEPS_MAX:
+        _steps.clear()
+    _steps[node << 8 | byte] = step
     return step

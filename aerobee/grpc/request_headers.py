@@ -57,7 +57,9 @@ def make_field(name: bytes, value: bytes) -> HeaderField:
     known = _names.get(name)
     if known is None:
         known = sys.intern(str(name, "latin-1")), _kind_of(name)
-        if len(_names) < _NAMES_MAX and len(name) <= _NAME_BYTES_MAX:
+        if len(name) <= _NAME_BYTES_MAX:
+            if len(_names) >= _NAMES_MAX:
+                _names.clear()  # also of the names that a hostile peer had remembered
             _names[name] = known
     key, kind = known
     if kind <= HOST and (

@@ -132,6 +132,9 @@ class H2Engine(Http2Engine):
     def room(self, call: OpenCall) -> int:
         return min(self._h2.local_flow_control_window(call.stream_id), self._h2.max_outbound_frame_size)
 
+    def calls_with_window(self) -> list[OpenCall]:
+        return [call for call in self._calls.values() if call.unsent]  # h2 knows the windows
+
     def write_headers(self, stream_id: int, block: bytes, *, end_stream: bool = False) -> None:
         self._h2.state_machine.process_input(ConnectionInputs.SEND_HEADERS)
         state = self._h2.streams[stream_id].state_machine
