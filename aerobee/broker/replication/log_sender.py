@@ -60,6 +60,7 @@ class SentLog(Protocol):
     def segment_at(self, physical_offset: int) -> LogSegment | None: ...
     def pin(self, start: int, end: int) -> list[Segment]: ...
     def unpin(self, pinned: Iterable[Segment]) -> None: ...
+    def has_removed(self, pinned: Iterable[Segment]) -> bool: ...
 
 
 # (offset, maximum number of bytes) -> (head of the frame, bytes of its body); no bytes: nothing may be sent
@@ -114,6 +115,7 @@ class LogSender:
             None  # loads bytes or sends a run; nothing else is sent meanwhile
         )
         self._in_run = False
+        self._pins: list[int] = []  # files of the run under way
         self._after_run = b""  # a frame without log bytes, which cannot be sent within a run
 
     def wake(self) -> None:
@@ -176,6 +178,11 @@ class LogSender:
             self._absence.cancel()
         if self._bulk is not None:  # ends a run, whose files are then released
             self._bulk.close()
+
+    @property
+    def keeps_deleted_file(self) -> bool:
+        """Whether the slave is being sent a file that the log has deleted since: the disk keeps it until the slave has it."""
+        return bool(self._pins) and self._log.has_removed(self._pins)
 
     def write(self, frame: bytes) -> None:
         """Write a frame without log bytes, between others; within a run of bulk bytes the newest such frame waits."""
@@ -251,7 +258,7 @@ class LogSender:
         if not parts:
             self._log.unpin(pins)
             return
-        self._in_run = True
+        self._in_run, self._pins = True, pins
         self._absence = asyncio.get_running_loop().create_task(
             self._send_run(bulk, parts, pins), name="ha-run"
         )
@@ -283,7 +290,7 @@ class LogSender:
             self._on_gone(str(error))
         finally:
             self._log.unpin(pins)
-            self._absence, self._in_run = None, False
+            self._absence, self._in_run, self._pins = None, False, []
         self.last_write_s = self._gathered_s = self._clock.monotonic()
         if self._after_run:
             frame, self._after_run = self._after_run, b""

@@ -53,6 +53,7 @@ class SlaveConnection(asyncio.Protocol, ABC):
         self._timer: Timer | None = None
         self._last_read_s = clock.monotonic()
         self._rate = ByteRate(self._last_read_s)
+        self._kept_deleted_since_s: float | None = None  # a file of the log, for this slave
 
     # --- what a mode adds
 
@@ -247,6 +248,15 @@ class SlaveConnection(asyncio.Protocol, ABC):
             return
         self._bytes_per_s()
         sender = self._sender
+        if sender is None or not sender.keeps_deleted_file:
+            self._kept_deleted_since_s = None
+        elif self._kept_deleted_since_s is None:
+            self._kept_deleted_since_s = now
+        elif now - self._kept_deleted_since_s > config.ha_housekeeping_interval / 1000:
+            self.end(
+                f"it takes no bytes of a file that was deleted {now - self._kept_deleted_since_s:.0f} s ago (haHousekeepingInterval)"
+            )
+            return
         if sender is not None and now - sender.last_write_s >= config.ha_send_heartbeat_interval / 1000:
             self._heartbeat(sender)
         shortest_ms = min(config.ha_send_heartbeat_interval, config.ha_housekeeping_interval, LATEST_TICK_MS)

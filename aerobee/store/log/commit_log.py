@@ -344,6 +344,10 @@ class CommitLog:
                 segment.close()
                 self._removed.remove(segment)
 
+    def has_removed(self, pinned: Iterable[Segment]) -> bool:
+        """Whether one of these pinned files was deleted: it takes space on the disk until it is released."""
+        return any(segment.is_removed for segment in pinned)
+
     def sync_pinned(self, pinned: Iterable[Segment], start: int, end: int) -> None:
         """Make [start, end) durable. Any thread, while the segments are pinned. Raises OSError."""
         if self._unsynced_names:

@@ -240,3 +240,17 @@ async def test_a_connection_that_ends_within_a_run_frees_its_files(link: _Link, 
     await wait_until(lambda: not any(each.pins for each in master.log.segments))
     assert not master.gone
     master.log.close()
+
+
+async def test_a_file_that_is_deleted_within_a_run_is_kept_until_the_run_ends(
+    link: _Link, tmp_path: Path
+) -> None:
+    master = _Master(tmp_path, link)
+    master.sender.wake()
+    assert not master.sender.keeps_deleted_file
+    master.log.detach_first()
+    assert master.sender.keeps_deleted_file
+    master.sender.close()
+    await wait_until(lambda: not master.sender.keeps_deleted_file)
+    assert not master.log.has_removed([0])
+    master.log.close()

@@ -46,6 +46,9 @@ class _Log:
     def unpin(self, pinned: Iterable[Segment]) -> None:
         return
 
+    def has_removed(self, bases: list[int]) -> bool:
+        return False
+
 
 class _Slave:
     """A sender with what it needs."""

@@ -11,6 +11,7 @@ from aerobee.broker.replication.auto_switch_slave_connection import AutoSwitchSl
 from aerobee.broker.replication.classic_slave_connection import ClassicSlaveConnection
 from aerobee.broker.replication.controller_files import END_OF_LAST
 from aerobee.broker.replication.ended_slaves import EndedSlaves
+from aerobee.broker.replication.log_sender import LogSender
 from aerobee.broker.replication.slave_connection import SlaveConnection
 from aerobee.clock import ManualClock
 from aerobee.ha.stream.epoch_file import EpochEntry
@@ -165,3 +166,28 @@ def test_a_silent_slave_is_disconnected(master: Master, caplog: pytest.LogCaptur
         master.clock.advance(1)
     assert master.transport.is_aborted
     assert "haHousekeepingInterval" in caplog.text
+
+
+def test_a_slave_that_takes_no_bytes_of_a_deleted_file_is_disconnected(
+    master: Master, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It reported its log's end from time to time, read nothing, and the disk kept the file for ever."""
+    is_kept = False
+    monkeypatch.setattr(LogSender, "keeps_deleted_file", property(lambda _: is_kept))
+
+    def wait(seconds: int) -> None:
+        for _ in range(seconds):
+            master.clock.advance(1)
+            master.report(0)
+
+    wait(60)
+    is_kept = True
+    wait(19)
+    is_kept = False  # it has the file
+    wait(5)
+    is_kept = True
+    wait(19)
+    assert not master.transport.is_aborted
+    wait(5)
+    assert master.transport.is_aborted
+    assert "it takes no bytes of a file that was deleted" in caplog.text
