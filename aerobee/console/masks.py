@@ -17,6 +17,7 @@ import orjson
 from aerobee.errors import ConfigError
 from aerobee.message import DLQ_PREFIX, RETRY_PREFIX
 from aerobee.remoting.fastjson import is_nested_deeper
+from aerobee.system_names import LMQ_PREFIX, NOT_SENDABLE, SYSTEM_PREFIX
 
 HIDDEN = "***"
 BODY_BYTES_MAX = 262_144
@@ -51,8 +52,9 @@ class Masks:
         )
 
     def hides(self, topic: str) -> bool:
-        """Whether bodies that a topic may contain are hidden in part. Retry and dead-letter topics have those of any topic."""
-        if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+        """Whether bodies that a topic may contain are hidden in part. Retry, dead-letter and system topics have those of any topic, such as
+        delayed messages and half messages, and an LMQ those of its parent."""
+        if topic in NOT_SENDABLE or topic.startswith((RETRY_PREFIX, DLQ_PREFIX, LMQ_PREFIX, SYSTEM_PREFIX)):
             return bool(self._rules)
         return bool(self.paths_of((topic,)))
 
