@@ -67,7 +67,10 @@ class GroupActions:
             async for dead in self._admin.dead_letters(group, only_waiting=only_waiting):
                 queue, offset = dead.message.queue, dead.message.queue_offset
                 name = f"{queue.broker_name}/{queue.queue_id}"
-                if offset < after.get(name, 0) or (until is not None and offset >= until.get(name, 0)):
+                if until is not None and offset >= until.get(name, 0):
+                    continue
+                if offset < after.get(name, 0):
+                    is_gap.add(queue)  # not redriven, or it would not be waiting any more
                     continue
                 if ids and dead.message_id not in ids:
                     is_gap.add(queue)

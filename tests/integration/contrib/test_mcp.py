@@ -346,6 +346,33 @@ async def test_a_redrive_longer_than_a_call_continues_where_it_stopped(
     ]  # fmt: skip
 
 
+async def test_a_redrive_that_continues_forgets_no_message_that_failed_before(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second call recorded everything before its last message as redriven, the one that had failed in the first call, too."""
+    await send(cluster, "1", "2", "3")
+    await die(cluster, 3)
+    config = McpConfig(nameserver=cluster.nameserver_address, allow_actions=True)
+    answers = iter([False, True, False, False])
+    monkeypatch.setattr(actions, "must_end", lambda: next(answers))
+    redrive, tried = Admin.redrive, 0
+
+    async def fails_at_the_first(admin: Admin, dead: DeadLetter, *, to: str = "") -> Redriven:
+        nonlocal tried
+        tried += 1
+        done = await redrive(admin, dead, to=to) if tried > 1 else None
+        return done or Redriven(dead, "", error="the broker is busy")
+
+    async with Client(make_server(config)) as client:
+        plan = await call(client, "plan_redrive", group=GROUP)
+        monkeypatch.setattr(Admin, "redrive", fails_at_the_first)
+        rest = await call(client, "apply_plan", plan=plan["plan"])
+        assert rest["done"].startswith("0 sent to the retry topic of group billing, 1 failed")
+        assert (await call(client, "apply_plan", plan=rest["plan"]))["done"].startswith("2 sent")
+        waiting = await call(client, "plan_redrive", group=GROUP)
+    assert waiting["rows"][0]["untrusted"] == plan["rows"][0]["untrusted"]
+
+
 async def test_a_redrive_that_is_cut_off_stores_its_progress(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
