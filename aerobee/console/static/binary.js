@@ -2,6 +2,7 @@
 
 const DEPTH_MAX = 64;
 const VALUES_MAX = 100_000;
+const KEY_CHARS_MAX = 1_000; // of a key that is no text
 
 class Reader {
   constructor(bytes) {
@@ -43,6 +44,14 @@ export function pretty(value) {
   return JSON.stringify(value, (_, each) => (typeof each === "bigint" ? (each >= -(2n ** 53n) && each <= 2n ** 53n ? Number(each) : `${each}`) : each), 2);
 }
 
+// A key as text. Each map that is a key of a map has its quotation marks escaped once more: 30 of them would be a gigabyte.
+function keyOf(found) {
+  if (typeof found === "string") return found;
+  const text = pretty(found);
+  if (text === undefined || text.length > KEY_CHARS_MAX) throw new Error("a key is too long");
+  return text;
+}
+
 // One MessagePack value over the whole body. Throws for other bytes, and for a single small integer, which any byte would be.
 export function messagePack(bytes) {
   const reader = new Reader(bytes);
@@ -57,8 +66,8 @@ function packed(reader, depth) {
   const map = (length) => {
     const pairs = [];
     for (let at = 0; at < length; at += 1) {
-      const key = packed(reader, depth + 1);
-      pairs.push([typeof key === "string" ? key : pretty(key), packed(reader, depth + 1)]);
+      const key = keyOf(packed(reader, depth + 1));
+      pairs.push([key, packed(reader, depth + 1)]);
     }
     return Object.fromEntries(pairs);
   };
@@ -122,7 +131,7 @@ function item(reader, depth) {
   for (let at = 0; at < size; at += 1) {
     const one = next();
     if (one === BREAK) { if (isOpen) break; throw new Error("not CBOR"); }
-    parts.push(kind === 4 ? one : [typeof one === "string" ? one : pretty(one), value(next())]);
+    parts.push(kind === 4 ? one : [keyOf(one), value(next())]);
   }
   return kind === 4 ? parts : Object.fromEntries(parts);
 }
