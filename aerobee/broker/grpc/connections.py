@@ -8,6 +8,8 @@ clients from opening theirs. A call counts as one, and as one more for each 2 Ki
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -26,6 +28,8 @@ _NO_REFUSALS = ("the peer said goodbye", "the server is shutting down")
 CALLS_MAX, REQUEST_BYTES_MAX = "grpcCallsMax", "grpcRequestBytesMax"
 METADATA_BYTES_OF_CALL = 2_048  # those of official clients take less
 HEADER_BYTES = 128  # that a header takes besides its characters
+LOOP_SHARE_S = 0.02  # of one event loop iteration, for all connections
+SHORT_S = 0.001  # less than this of one connection is not counted
 
 
 def call_weight(metadata: Mapping[str, str]) -> int:
@@ -65,11 +69,51 @@ class SharedBounds:
     reached: Callable[[str, str, str], object]
 
 
+class LoopShare:
+    """The share of an event loop iteration that all connections have together.
+
+    The core bounds what it interprets of one connection in one go, some 20 ms; dozens of connections in one iteration were a second.
+    """
+
+    def __init__(self) -> None:
+        self.is_over = False  # further connections have to wait for the next iteration
+        self._used_s = 0.0  # in this iteration
+        self._is_planned = False
+        self._waiting: deque[Callable[[], None]] = deque()
+
+    def used(self, seconds: float) -> None:
+        """One connection took so long, at least SHORT_S."""
+        self._used_s += seconds
+        self.is_over = self._used_s >= LOOP_SHARE_S
+        self._plan()
+
+    def wait(self, serve: Callable[[], None]) -> None:
+        """Call `serve` in one of the next iterations, after those that wait already."""
+        self._waiting.append(serve)
+        self._plan()
+
+    def _plan(self) -> None:
+        if not self._is_planned:
+            self._is_planned = True
+            asyncio.get_running_loop().call_soon(self._begin)
+
+    def _begin(self) -> None:
+        """The next iteration. Its reads are served after this."""
+        self._is_planned, self._used_s, self.is_over = False, 0.0, False
+        for _ in range(len(self._waiting)):
+            if self.is_over:
+                break
+            self._waiting.popleft()()
+        if self._waiting:
+            self._plan()
+
+
 class GrpcConnections:
     """The open connections and what they hold together. `traffic` counts for metrics. Belongs to the event loop."""
 
     def __init__(self, bounds: SharedBounds, traffic: GrpcTraffic) -> None:
         self.traffic = traffic
+        self.loop_share = LoopShare()
         self._bounds = bounds
         self._open: dict[Holder, None] = {}
         self._request_bytes = 0

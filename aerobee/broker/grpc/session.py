@@ -20,7 +20,7 @@ from typing import Any, cast
 from google.protobuf.message import DecodeError
 
 from aerobee.broker.grpc.call_peer import CallPeer
-from aerobee.broker.grpc.connections import GrpcConnections, call_weight
+from aerobee.broker.grpc.connections import SHORT_S, GrpcConnections, call_weight
 from aerobee.broker.grpc.native_sends import Http2Bursts
 from aerobee.broker.grpc.refusal import RpcRefused, status_of
 from aerobee.broker.grpc.rpc import (
@@ -80,6 +80,8 @@ class GrpcSession:
         self._connection = connection
         self._rpcs = rpcs
         self._connections = connections
+        self._loop_share = connections.loop_share
+        self._unread = b""  # came when the iteration's time for all connections was used up
         self._traffic = connections.traffic
         self.prove = prove
         self._clock = clock
@@ -105,7 +107,7 @@ class GrpcSession:
 
     @property
     def is_full(self) -> bool:
-        return self._held_bytes > HELD_BYTES_MAX or self._http2.has_more
+        return self._held_bytes > HELD_BYTES_MAX or self._http2.has_more or bool(self._unread)
 
     @property
     def unsent_bytes(self) -> int:
@@ -113,35 +115,48 @@ class GrpcSession:
 
     def receive(self, data: bytes) -> None:
         self._traffic.received(len(data))
+        if self._unread or self._loop_share.is_over:
+            if not self._unread:
+                self._loop_share.wait(self._proceed)
+            self._unread += data
+            return
         self._is_receiving = True
         try:
-            self._on_events(self._take(data))
-            self._note_bytes()
+            self._serve(data)
         finally:
             self._is_receiving = False
         self.flush()
         if self._http2.has_more:
-            asyncio.get_running_loop().call_soon(self._proceed)
+            self._loop_share.wait(self._proceed)
 
     def _proceed(self) -> None:
-        """Serve what receive() left, after other connections had their turn."""
-        if not self._http2.has_more:
+        """Serve what receive() left, after other connections were served."""
+        if not (self._unread or self._http2.has_more):
             return
+        data = b""
+        if not self._http2.has_more:
+            data, self._unread = self._unread, b""
         try:
-            self._on_events(self._take(b""))
-            self._note_bytes()
+            self._serve(data)
             self.flush()
         except Exception:
             self._connection.failed()
             return
-        if self._http2.has_more:
-            asyncio.get_running_loop().call_soon(self._proceed)
+        if self._unread or self._http2.has_more:
+            self._loop_share.wait(self._proceed)
         else:
             self._connection.set_reading()
 
-    def _take(self, data: bytes) -> list[Event]:
+    def _serve(self, data: bytes) -> None:
+        began_s = self._clock.monotonic()
+        self._on_events(self._take(data, began_s))
+        self._note_bytes()
+        took_s = self._clock.monotonic() - began_s
+        if took_s >= SHORT_S:
+            self._loop_share.used(took_s)
+
+    def _take(self, data: bytes, now: float) -> list[Event]:
         """Give bytes to the core, or none while it has more of them."""
-        now = self._clock.monotonic()
         if self._bursts is not None:
             events, sent_count = self._bursts(self._connection, self._http2, data, now)
             if sent_count:
@@ -159,6 +174,7 @@ class GrpcSession:
         self.flush()
 
     def lost(self) -> None:
+        self._unread = b""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
