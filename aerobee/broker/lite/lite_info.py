@@ -15,7 +15,7 @@ other brokers.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from heapq import nlargest, nsmallest
 from typing import Any, NamedTuple
 
@@ -40,6 +40,7 @@ from aerobee.store.message_store import MessageStore
 from aerobee.store.queue.queue_table import LMQ_QUEUE_ID
 
 SLICE_COUNT = 200  # lite topics looked at before other requests are served
+QUEUES_SLICE_COUNT = 20_000  # as many queues' names
 RANKED_MAX = 1_000  # topK
 LITE_TOPICS_SHOWN_MAX = 10_000  # of one client
 SUBSCRIBERS_SHOWN_MAX = 10_000  # of one lite topic
@@ -94,13 +95,14 @@ class LiteInfoCalls:
             RequestCode.TRIGGER_LITE_DISPATCH: self.dispatch,
         }
 
-    def broker_info(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
+    async def broker_info(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """200074: sizes, and the names of parents and groups."""
+        names = {name async for name in self._names_of_queues()}
         subscriptions = self._service.subscriptions
         return request.reply(
             body=fastjson.dumps(
                 {
-                    "cqTableSize": len({name for name, _ in self._store.queues}),
+                    "cqTableSize": len(names),
                     "currentLmqNum": self._lmq_count(),
                     "eventMapSize": sum(1 for each in subscriptions.everything() if each.ready),
                     "groupMeta": {topic: sorted(groups) for topic, groups in self._groups_by_topic().items()},
@@ -120,6 +122,13 @@ class LiteInfoCalls:
             )
         )
 
+    async def _names_of_queues(self) -> AsyncIterator[str]:
+        """The topic or LMQ of each queue; other requests are served in between, for there may be a million."""
+        for number, (name, _) in enumerate(tuple(self._store.queues)):
+            if number % QUEUES_SLICE_COUNT == QUEUES_SLICE_COUNT - 1:
+                await asyncio.sleep(0)
+            yield name
+
     def parent_topic(self, peer: Peer, request: RemotingCommand) -> Coroutine[Any, Any, RemotingCommand]:
         """200075: a topic of type LITE. Raises RemoteError."""
         return self._parent_topic(request, self._parent(request.text("topic")))
@@ -127,9 +136,7 @@ class LiteInfoCalls:
     async def _parent_topic(self, request: RemotingCommand, topic: TopicConfig) -> RemotingCommand:
         name, count = topic.topic_name, 0
         prefix = lite_queue(name, "")
-        for number, (lmq, _) in enumerate(tuple(self._store.queues)):
-            if number % (SLICE_COUNT * 100) == SLICE_COUNT * 100 - 1:
-                await asyncio.sleep(0)
+        async for lmq in self._names_of_queues():
             count += lmq.startswith(prefix)
         body = {
             "groups": sorted(self._groups_by_topic().get(name, ())),
