@@ -248,9 +248,10 @@ async def test_a_file_that_is_deleted_within_a_run_is_kept_until_the_run_ends(
     master = _Master(tmp_path, link)
     master.sender.wake()
     assert not master.sender.keeps_deleted_file
+    deleted = master.log.segments[0]
     master.log.detach_first()
     assert master.sender.keeps_deleted_file
     master.sender.close()
     await wait_until(lambda: not master.sender.keeps_deleted_file)
-    assert not master.log.has_removed([0])
+    assert not deleted.pins
     master.log.close()

@@ -46,7 +46,7 @@ class _Log:
     def unpin(self, pinned: Iterable[Segment]) -> None:
         return
 
-    def has_removed(self, bases: list[int]) -> bool:
+    def has_removed(self, pinned: Iterable[Segment]) -> bool:
         return False
 
 
