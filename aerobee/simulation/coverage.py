@@ -14,9 +14,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from aerobee.broker.assembly.grpc_packages import grpc_is_installed
 from aerobee.simulation.churn import NEW_CONTROLLER, NEW_REPLICA, OTHER_KEY
-from aerobee.simulation.drawn_settings import KINDS
+from aerobee.simulation.drawn_settings import KINDS, has_grpc_packages
 from aerobee.simulation.fleet import run_groups
 from aerobee.simulation.outcome import Outcome
 from aerobee.simulation.passing import FEATURE
@@ -82,8 +81,8 @@ def summed(outcomes: Iterable[Outcome]) -> dict[str, Counter[str]]:
 
 
 def empty_pairs(found: Mapping[str, Counter[str]]) -> list[tuple[str, str]]:
-    """The pairs of a feature and a column of MUST_MEET that never met. gRPC clients take part where the extra is installed."""
-    drawn = [feature for feature in FEATURES if feature != GRPC or grpc_is_installed()]
+    """The pairs of a feature and a column of MUST_MEET that never met. gRPC clients take part where the extra `simulation` is installed."""
+    drawn = [feature for feature in FEATURES if feature != GRPC or has_grpc_packages()]
     return [
         (feature, column)
         for feature in drawn

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from importlib.util import find_spec
 
 from aerobee.broker.assembly.grpc_packages import grpc_is_installed
 from aerobee.simulation.node import Settings
@@ -34,6 +35,11 @@ BYTE_COSTS_S = (0.0, 0.0, 1e-6, 5e-6)
 WRITER_DELAYS_S = (0.0, 0.0, 0.05, 0.5)
 
 
+def has_grpc_packages() -> bool:
+    """Whether gRPC clients can take part: protobuf and h2, of the extra `simulation`, are installed."""
+    return grpc_is_installed() and find_spec("h2") is not None
+
+
 def drawn_settings(seed: int) -> Settings:
     """The settings for a seed. Equal seeds give equal settings; an odd seed gives SYNC_FLUSH."""
     rng = random.Random(f"settings {seed}")
@@ -50,7 +56,7 @@ def drawn_settings(seed: int) -> Settings:
         is_indexed=rng.random() < 0.8,
         writer_delay_s=rng.choice(WRITER_DELAYS_S),
         features=features,
-        has_grpc=features and random.Random(f"grpc {seed}").random() < GRPC_SHARE and grpc_is_installed(),
+        has_grpc=features and random.Random(f"grpc {seed}").random() < GRPC_SHARE and has_grpc_packages(),
         byte_cost_s=random.Random(f"costs {seed}").choice(BYTE_COSTS_S),
         has_passing_topic=rng.random() < PASSING_SHARE,
         changes_masters=True,

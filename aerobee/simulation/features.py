@@ -72,7 +72,7 @@ class Features(Party):
             self._begin_grpc()
 
     def _begin_grpc(self) -> None:
-        from aerobee.simulation import grpc_tasks  # needs the extra `grpc`
+        from aerobee.simulation import grpc_tasks  # needs the extra `simulation`
 
         def is_sending() -> bool:
             return self._is_sending

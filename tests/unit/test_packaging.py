@@ -32,7 +32,7 @@ WANTED_BY_SERVERS = {
     "prometheus_client": "metrics",
     "rocksdict": "acl",
     "yaml": "acl",
-    "h2": "grpc",
+    "google": "grpc",
     "cronsim": "schedule",
 }
 
@@ -54,6 +54,21 @@ def test_a_server_gets_all_that_it_wants_by_one_extra() -> None:
         package = BRINGS.get(module, module)
         assert package in packages(extra)
         assert package in packages("server")
+
+
+def test_grpc_is_served_without_h2() -> None:
+    """Servers have their own HTTP/2 cores; the clients of the simulation and tests use h2."""
+    assert packages("grpc") == {"protobuf"}
+    assert "h2" not in packages("server")
+    assert {"h2", "protobuf"} == packages("simulation")
+    loading = [
+        path.relative_to(ROOT / "aerobee").as_posix()
+        for path in (ROOT / "aerobee").rglob("*.py")
+        for node in nodes_of(path)
+        if (isinstance(node, ast.Import) and any(each.name.split(".")[0] == "h2" for each in node.names))
+        or (isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "h2")
+    ]
+    assert set(loading) == {"simulation/grpc_calls.py"}
 
 
 def test_no_server_loads_a_package_that_its_extra_does_not_bring() -> None:

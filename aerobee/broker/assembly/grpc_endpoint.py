@@ -1,6 +1,6 @@
-"""gRPC at the broker's ports, where its packages are installed: they are loaded when they are needed.
+"""gRPC at the broker's ports, where protobuf is installed: it is loaded when it is needed.
 
-A broker with grpcServerPort loads them at its start, another one when the first connection begins as HTTP/2's.
+A broker with grpcServerPort loads it at its start, another one when the first connection begins as HTTP/2's.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def serve_grpc(
     if not grpc_is_installed():
         if port:
             log.warning(
-                "grpcServerPort %d is not served: gRPC needs the packages h2 and protobuf, pip install 'aerobee[grpc]'",
+                "grpcServerPort %d is not served: gRPC needs the package protobuf, pip install 'aerobee[grpc]'",
                 port,
             )
         return

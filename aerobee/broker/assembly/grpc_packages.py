@@ -1,15 +1,15 @@
-"""Whether the packages of the extra `grpc` are installed."""
+"""Whether the package of the extra `grpc` is installed."""
 
 from __future__ import annotations
 
 from importlib.util import find_spec
 
-PACKAGES = ("h2", "google.protobuf")  # of the extra `grpc`
+PROTOBUF = "google.protobuf"  # the package of the extra `grpc`
 
 
 def grpc_is_installed() -> bool:
-    """Whether the packages of the extra are installed. Loads none of them."""
+    """Whether protobuf is installed. Does not load it."""
     try:
-        return all(find_spec(name) is not None for name in PACKAGES)
+        return find_spec(PROTOBUF) is not None
     except ModuleNotFoundError:  # the parent of a dotted name
         return False

@@ -13,19 +13,21 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from aerobee.errors import UsageError
+from aerobee.errors import ConfigError, UsageError
 from aerobee.ops.options.options import AsJson
 from aerobee.ops.terminal.failure import ExitCode
 from aerobee.ops.terminal.output import Output
 from aerobee.simulation.campaign import Campaign
+from aerobee.simulation.drawn_settings import has_grpc_packages
 from aerobee.simulation.fleet import run_all, run_groups
 from aerobee.simulation.outcome import Outcome
 from aerobee.simulation.run import groups_of, run_group, run_seed
-from aerobee.simulation.scenarios import SCENARIOS
+from aerobee.simulation.scenarios import SCENARIOS, Scenario
 from aerobee.simulation.shrink import shrink
 from aerobee.words import plural
 
 STORY_LINES = 60
+GRPC_NEEDS = "gRPC clients need the packages h2 and protobuf: pip install 'aerobee[simulation]'"
 
 
 def register(app: typer.Typer) -> None:
@@ -85,6 +87,7 @@ def simulate(
     if record and scenario:
         raise UsageError("--record and --scenario are mutually exclusive")
     schedule = SCENARIOS.get(scenario)
+    _check_grpc(out, schedule)
     out.note(f"seed {seed}" if runs == 1 else f"seeds {seed} to {seed + runs - 1}")
     logging.disable(logging.CRITICAL)
     if record:
@@ -112,6 +115,16 @@ def simulate(
             f"{plural(runs, 'run')}, {broken} failed; {simulated_s:,.0f} simulated s in {core_s:,.0f} s of CPU time"
         )
     raise typer.Exit(int(ExitCode.REFUSED if broken else ExitCode.DONE))
+
+
+def _check_grpc(out: Output, schedule: Scenario | None) -> None:
+    """Without their packages, note that gRPC clients take no part. Raises ConfigError for a scenario that needs them."""
+    if has_grpc_packages():
+        return
+    if schedule is None:
+        out.note(f"no gRPC clients take part; seeds that draw them give other runs. {GRPC_NEEDS}")
+    elif schedule.settings.has_grpc:
+        raise ConfigError(f"the scenario {schedule.name} cannot run: {GRPC_NEEDS}")
 
 
 def _campaign(out: Output, campaign: Campaign, seeds: range, minutes: float, jobs: int) -> NoReturn:

@@ -35,7 +35,7 @@ async def examine_grpc(
                 part=part,
                 check="gRPC port",
                 level="fail",
-                detail=f"grpcServerPort {wanted} is not served: the packages h2 and protobuf are not installed",
+                detail=f"grpcServerPort {wanted} is not served: the package protobuf is not installed",
                 advice="pip install 'aerobee[grpc]' at the broker, and restart it",
             )
         ]

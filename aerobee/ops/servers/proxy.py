@@ -96,7 +96,7 @@ def proxy(
         write_config(out, to_properties(settings.proxy, settings.tls, settings.access))
         return
     if not grpc_is_installed():
-        raise ConfigError("the proxy needs the packages h2 and protobuf: pip install 'aerobee[grpc]'")
+        raise ConfigError("the proxy needs the package protobuf: pip install 'aerobee[grpc]'")
     set_log_level(log_level)
     raise_open_files_max()  # half of the limit is for connections
     server = import_module("aerobee.proxy.server")  # loads what few commands need

@@ -11,7 +11,7 @@ from aerobee.words import plural
 
 PORT = 8_081  # grpcServerPort of RocketMQ's proxy
 PORTS_TRIED = 100  # from PORT on, without --grpc-port
-NOT_INSTALLED = "not served: it needs h2 and protobuf, pip install 'aerobee[grpc]'"
+NOT_INSTALLED = "not served: it needs protobuf, pip install 'aerobee[grpc]'"
 
 
 def grpc_ports(port: int | None, *, host: str, count: int, taken: frozenset[int]) -> tuple[int, ...] | str:

@@ -74,7 +74,7 @@ async def test_grpc_over_tls_is_served(cluster: LocalCluster) -> None:
         assert answer.status.code == pb.OK
 
 
-async def test_a_broker_without_the_packages_serves_remoting_alone(
+async def test_a_broker_without_protobuf_serves_remoting_alone(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     for module in (grpc_endpoint, ports):
@@ -83,7 +83,7 @@ async def test_a_broker_without_the_packages_serves_remoting_alone(
     async with LocalCluster(broker_config={"grpcServerPort": port}) as cluster:
         lines = [record.getMessage() for record in caplog.records if "gRPC" in record.getMessage()]
         assert lines == [
-            f"grpcServerPort {port} is not served: gRPC needs the packages h2 and protobuf, pip install 'aerobee[grpc]'"
+            f"grpcServerPort {port} is not served: gRPC needs the package protobuf, pip install 'aerobee[grpc]'"
         ]
         with pytest.raises(ConnectionRefusedError):
             await asyncio.open_connection("127.0.0.1", port)
