@@ -60,6 +60,15 @@ JAVA = [
     *(f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in ("java.nio", "java.lang", "sun.nio.ch", "jdk.internal.ref")),
 ]  # fmt: skip
 
+# The programs of docs/grpc-clients.md: each sends a message to the topic `orders` and receives it. Argument: the endpoint.
+GRPC_HELLOS: dict[str, list[Any]] = {
+    "java": [*JAVA, "-cp", GRPC_CLASS_PATH, "Hello"],
+    "go": [CACHE / "go-grpc-hello"],
+    "python": [GRPC_PYTHON, HERE / "grpc" / "hello.py"],
+    "node": ["node", HERE / "node-grpc" / "hello.js"],
+    "rust": [CACHE / "rust-grpc-hello"],
+}
+
 # Small files, so that a few messages already roll; generous queue times, because test machines are busy.
 BROKER_CONFIG = {
     "brokerClusterName": "DefaultCluster",

@@ -58,6 +58,23 @@ def test_examples_in_the_pages_are_the_files() -> None:
         assert example in page.read_text(encoding="utf-8"), name
 
 
+def test_programs_of_grpc_clients_are_those_that_run() -> None:
+    """tests/interop/test_grpc_hello.py runs them."""
+    page = (DOCS / "grpc-clients.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^```(java|go|python|js|rust)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    programs = {
+        "java": "java-grpc/Hello.java",
+        "go": "go-grpc/hello/main.go",
+        "python": "grpc/hello.py",
+        "js": "node-grpc/hello.js",
+        "rust": "rust-grpc/src/bin/hello.rs",
+    }
+    interop = ROOT / "tests" / "interop"
+    assert dict(shown) == {
+        language: (interop / name).read_text(encoding="utf-8") for language, name in programs.items()
+    }
+
+
 def test_the_readme_has_the_figures_of_the_measurements() -> None:
     subprocess.run([sys.executable, ROOT / "scripts" / "readme-figures", "--check"], check=True)
 
