@@ -115,7 +115,7 @@ class LogSender:
             None  # loads bytes or sends a run; nothing else is sent meanwhile
         )
         self._in_run = False
-        self._pins: list[int] = []  # files of the run under way
+        self._pins: list[Segment] = []  # files of the run under way
         self._after_run = b""  # a frame without log bytes, which cannot be sent within a run
 
     def wake(self) -> None:
