@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -61,8 +62,9 @@ async def test_message_group_orders_and_keys_search(cluster):
             for n in range(6)
         ]
         keyed = [await producer.send(Message("orders", b"k%d" % n, keys=("ann",))) for n in range(4)]
+        former: dict[str, Any] = {"key": "ann"}
         with pytest.raises(TypeError, match="unexpected keyword argument 'key'"):
-            await producer.send(Message("orders", b"x"), key="ann")
+            await producer.send(Message("orders", b"x"), **former)
     assert len({result.queue for result in grouped}) == 1
     assert sorted(result.queue_offset for result in grouped) == [result.queue_offset for result in grouped]
     assert len({result.queue for result in keyed}) == 2
