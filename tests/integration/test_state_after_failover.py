@@ -24,7 +24,7 @@ from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.fastjson import dumps, loads
 from aerobee.store.timer import timer_files, timer_log
-from aerobee.store.timer.timer_log import TimerLog, TimerUnit
+from aerobee.store.timer.timer_log import UNIT_BYTES, TimerLog
 from tests.integration.broker_calls import pull_request, records_of, send_request
 from tests.integration.failover_pair import Failover, break_feature, send, served
 from tests.integration.pop_requests import Popped, ack, pop, pop_request
@@ -264,13 +264,14 @@ async def test_the_event_loop_gets_its_turn_while_the_timer_wheel_is_opened(
     await same(a, b)
     for module in (timer_files, timer_log):
         monkeypatch.setattr(module, "UNITS_PER_STEP", 4)
+    monkeypatch.setattr(timer_log, "_READ_UNITS", 4)
     turn, opened_in = 0, list[int]()
-    units = TimerLog.units
+    pieces = TimerLog.unit_pieces
 
-    def counted(log: TimerLog, start: int) -> Iterator[tuple[int, TimerUnit]]:
-        for each in units(log, start):
-            opened_in.append(turn)
-            yield each
+    def counted(log: TimerLog, start: int) -> Iterator[tuple[int, bytes]]:
+        for position, data in pieces(log, start):
+            opened_in.extend([turn] * (len(data) // UNIT_BYTES))
+            yield position, data
 
     async def count_turns() -> None:
         nonlocal turn
@@ -279,7 +280,7 @@ async def test_the_event_loop_gets_its_turn_while_the_timer_wheel_is_opened(
             await asyncio.sleep(0)
 
     turns = asyncio.create_task(count_turns())
-    monkeypatch.setattr(TimerLog, "units", counted)
+    monkeypatch.setattr(TimerLog, "unit_pieces", counted)
     failover.lead(a)
     await wait_until(lambda: served(a), "everything is served")
     turns.cancel()
