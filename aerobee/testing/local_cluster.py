@@ -513,7 +513,7 @@ def fields_of(given: Mapping[str, Any], name: str, *kinds: type[Any]) -> list[di
     """Split settings into the fields of each dataclass of `kinds`.
 
     `autoCreateTopicEnable` and `auto_create_topic_enable` mean the same; text for a key is read as in a file, "false" is
-    False. Raises UsageError for a key that none of them has, with the nearest that exists.
+    False. Raises UsageError for a key that is a field of no `kinds`, and names the nearest key.
     """
     found: list[dict[str, Any]] = [{} for _ in kinds]
     for key, value in given.items():

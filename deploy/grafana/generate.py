@@ -53,11 +53,31 @@ def rate(name: str, where: str, by: str) -> str:
     return f"sum by ({by}) (rate({name}{{{where}}}[$__rate_interval]))"
 
 
+def rates(title: str, name: str, where: str, by: str) -> Panel:
+    """The rate of a counter, a line for each value of the labels `by`."""
+    legend = " ".join(f"{{{{{label}}}}}" for label in by.split(", "))
+    return one(title, rate(name, where, by), legend, unit="cps")
+
+
+def rates_of_each(title: str, name: str, where: str) -> Panel:
+    """The rate of a counter, a line for each server."""
+    return one(title, f"rate({name}{{{where}}}[$__rate_interval])", EACH, unit="cps")
+
+
 def percentile(share: float, name: str, where: str, by: str = "") -> str:
     labels = f"{by}, le" if by else "le"
     return (
         f"histogram_quantile({share}, sum by ({labels}) (rate({name}_bucket{{{where}}}[$__rate_interval])))"
     )
+
+
+def durations(title: str, name: str, where: str, by: str) -> Panel:
+    """Median and 99th percentile of a histogram in seconds."""
+    queries = (
+        (percentile(share, name, where, by), f"{{{{{by}}}}} {text}")
+        for share, text in ((0.5, "median"), (0.99, "99 %"))
+    )
+    return Panel(title, tuple(queries), unit="s")
 
 
 STATES = 'sum by (consumer_group, topic, state) (aerobee_consumer_lag_state{%s,state!="OK"})'
@@ -112,12 +132,7 @@ CLUSTER = Board(
             "{{topic}}",
             unit="cps",
         ),
-        one(
-            "Messages out, by group",
-            rate("rocketmq_messages_out_total", C, "consumer_group"),
-            "{{consumer_group}}",
-            unit="cps",
-        ),
+        rates("Messages out, by group", "rocketmq_messages_out_total", C, "consumer_group"),
         one(
             "Bytes in, by broker",
             rate("rocketmq_throughput_in_total", C, "node_id"),
@@ -169,8 +184,8 @@ BROKER = Board(
     "aerobee-broker",
     "Aerobee: broker",
     (
-        one("Messages in", rate("rocketmq_messages_in_total", B, "node_id"), "{{node_id}}", unit="cps"),
-        one("Messages out", rate("rocketmq_messages_out_total", B, "node_id"), "{{node_id}}", unit="cps"),
+        rates("Messages in", "rocketmq_messages_in_total", B, "node_id"),
+        rates("Messages out", "rocketmq_messages_out_total", B, "node_id"),
         one("Bytes", rate("rocketmq_throughput_out_total", B, "node_id"), "{{node_id}} out", unit="Bps"),
         Panel(
             "Send latency",
@@ -180,14 +195,7 @@ BROKER = Board(
             ),
             unit="s",
         ),
-        Panel(
-            "Pull latency",
-            tuple(
-                (percentile(share, "aerobee_get_latency_seconds", B, "node_id"), "{{node_id}} " + name)
-                for share, name in ((0.5, "median"), (0.99, "99 %"))
-            ),
-            unit="s",
-        ),
+        durations("Pull latency", "aerobee_get_latency_seconds", B, "node_id"),
         one(
             "Event loop lag",
             f"aerobee_loop_wait_seconds{{{B}}}",
@@ -202,18 +210,8 @@ BROKER = Board(
             note="Share of the time in which one request or burst of 50 ms or more blocked the event loop",
         ),
         one("Longest request", f"aerobee_loop_held_longest_seconds{{{B}}}", EACH, unit="s"),
-        one(
-            "Refused: overload",
-            f"rate(aerobee_overload_refused_total{{{B}}}[$__rate_interval])",
-            EACH,
-            unit="cps",
-        ),
-        one(
-            "Refused: limits",
-            f"rate(aerobee_bounds_reached_total{{{B}}}[$__rate_interval])",
-            EACH,
-            unit="cps",
-        ),
+        rates_of_each("Refused: overload", "aerobee_overload_refused_total", B),
+        rates_of_each("Refused: limits", "aerobee_bounds_reached_total", B),
         one("Disk used", f"aerobee_disk_used_ratio{{{B}}}", EACH, unit="percentunit"),
         one("Commit log size", f"rocketmq_storage_size{{{B}}}", EACH, unit="bytes"),
         one(
@@ -234,12 +232,7 @@ BROKER = Board(
             f"sum by (node_id, consumer_group) (rocketmq_consumer_connections{{{B}}})",
             "{{consumer_group}}",
         ),
-        one(
-            "Pulls that found nothing",
-            f"rate(aerobee_pulls_missed_total{{{B}}}[$__rate_interval])",
-            EACH,
-            unit="cps",
-        ),
+        rates_of_each("Pulls that found nothing", "aerobee_pulls_missed_total", B),
         one("Age of the lag figures", f"aerobee_lag_sample_age_seconds{{{B}}}", EACH, unit="s"),
         one("Metrics page CPU time", "aerobee_page_work_seconds", "{{instance}}", unit="s"),
     ),
@@ -249,7 +242,7 @@ TOPIC = Board(
     "aerobee-topic",
     "Aerobee: topic",
     (
-        one("Messages in", rate("rocketmq_messages_in_total", T, "topic"), "{{topic}}", unit="cps"),
+        rates("Messages in", "rocketmq_messages_in_total", T, "topic"),
         one("Bytes in", rate("rocketmq_throughput_in_total", T, "topic"), "{{topic}}", unit="Bps"),
         one(
             "Bytes a message",
@@ -257,12 +250,7 @@ TOPIC = Board(
             "{{topic}}",
             unit="bytes",
         ),
-        one(
-            "Messages out",
-            rate("rocketmq_messages_out_total", T, "topic, consumer_group"),
-            "{{topic}} {{consumer_group}}",
-            unit="cps",
-        ),
+        rates("Messages out", "rocketmq_messages_out_total", T, "topic, consumer_group"),
         one(
             "Bytes out",
             rate("rocketmq_throughput_out_total", T, "topic, consumer_group"),
@@ -280,12 +268,7 @@ TOPIC = Board(
             "{{topic}} {{consumer_group}}",
             unit="s",
         ),
-        one(
-            "By broker",
-            rate("rocketmq_messages_in_total", T, "topic, node_id"),
-            "{{topic}} {{node_id}}",
-            unit="cps",
-        ),
+        rates("By broker", "rocketmq_messages_in_total", T, "topic, node_id"),
     ),
     (TOPICS,),
 )
@@ -330,12 +313,7 @@ GROUP = Board(
             "{{consumer_group}} {{topic}}",
             unit="s",
         ),
-        one(
-            "Consumed",
-            rate("rocketmq_messages_out_total", G, "consumer_group, topic"),
-            "{{consumer_group}} {{topic}}",
-            unit="cps",
-        ),
+        rates("Consumed", "rocketmq_messages_out_total", G, "consumer_group, topic"),
         one(
             "Handed out, not committed",
             f"sum by (consumer_group, topic) (rocketmq_consumer_inflight_messages{{{G}}})",
@@ -364,12 +342,7 @@ GROUP = Board(
             f"sum by (consumer_group) (aerobee_dead_letters{{{G}}})",
             "{{consumer_group}}",
         ),
-        one(
-            "Dead letters, new",
-            rate("rocketmq_send_to_dlq_messages_total", G, "consumer_group"),
-            "{{consumer_group}}",
-            unit="cps",
-        ),
+        rates("Dead letters, new", "rocketmq_send_to_dlq_messages_total", G, "consumer_group"),
         one(
             "Queues without an offset",
             f"sum by (consumer_group, topic) (aerobee_consumer_unknown_queues{{{G}}})",
@@ -431,12 +404,7 @@ LATER = Board(
         one("Timer wheel lag", f"rocketmq_timer_dequeue_latency{{{C}}} / 1000", EACH, unit="s"),
         one("Not in the wheel yet", f"rocketmq_timer_enqueue_lag{{{C}}}", EACH),
         one("Handed out by pops", f"aerobee_pop_invisible{{{C}}}", EACH),
-        one(
-            "Redelivered pops",
-            f"rate(rocketmq_pop_revive_retry_messages_total{{{C}}}[$__rate_interval])",
-            EACH,
-            unit="cps",
-        ),
+        rates_of_each("Redelivered pops", "rocketmq_pop_revive_retry_messages_total", C),
     ),
 )
 REPLICATION = Board(
@@ -589,58 +557,14 @@ CLIENTS = Board(
             "{{client}} {{group}}",
             note="Sends that wait for a reply, running handler calls",
         ),
-        one(
-            "Sent",
-            rate("aerobee_client_sent_messages_total", KT, "group, topic"),
-            "{{group}} {{topic}}",
-            unit="cps",
-        ),
-        one(
-            "Failed sends",
-            rate("aerobee_client_send_failures_total", KT, "group, topic, error"),
-            "{{group}} {{topic}} {{error}}",
-            unit="cps",
-        ),
-        one(
-            "Further tries of sends",
-            rate("aerobee_client_send_retries_total", KT, "group, topic"),
-            "{{group}} {{topic}}",
-            unit="cps",
-        ),
-        Panel(
-            "Duration of sends",
-            tuple(
-                (percentile(share, "aerobee_client_send_seconds", KT, "group"), "{{group}} " + name)
-                for share, name in ((0.5, "median"), (0.99, "99 %"))
-            ),
-            unit="s",
-        ),
-        one(
-            "Received",
-            rate("aerobee_client_received_messages_total", KT, "group, topic"),
-            "{{group}} {{topic}}",
-            unit="cps",
-        ),
-        one(
-            "Consumed",
-            rate("aerobee_client_consumed_messages_total", KT, "group, topic"),
-            "{{group}} {{topic}}",
-            unit="cps",
-        ),
-        Panel(
-            "Duration of handler calls",
-            tuple(
-                (percentile(share, "aerobee_client_handler_seconds", KT, "group"), "{{group}} " + name)
-                for share, name in ((0.5, "median"), (0.99, "99 %"))
-            ),
-            unit="s",
-        ),
-        one(
-            "Failed handler calls",
-            rate("aerobee_client_handler_failures_total", KT, "group, topic, error"),
-            "{{group}} {{topic}} {{error}}",
-            unit="cps",
-        ),
+        rates("Sent", "aerobee_client_sent_messages_total", KT, "group, topic"),
+        rates("Failed sends", "aerobee_client_send_failures_total", KT, "group, topic, error"),
+        rates("Further tries of sends", "aerobee_client_send_retries_total", KT, "group, topic"),
+        durations("Duration of sends", "aerobee_client_send_seconds", KT, "group"),
+        rates("Received", "aerobee_client_received_messages_total", KT, "group, topic"),
+        rates("Consumed", "aerobee_client_consumed_messages_total", KT, "group, topic"),
+        durations("Duration of handler calls", "aerobee_client_handler_seconds", KT, "group"),
+        rates("Failed handler calls", "aerobee_client_handler_failures_total", KT, "group, topic, error"),
         Panel(
             "Given back",
             (

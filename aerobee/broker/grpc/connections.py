@@ -82,7 +82,7 @@ class LoopShare:
         self._waiting: deque[Callable[[], None]] = deque()
 
     def used(self, seconds: float) -> None:
-        """One connection took so long, at least SHORT_S."""
+        """Count the time that serving one connection took, at least SHORT_S."""
         self._used_s += seconds
         self.is_over = self._used_s >= LOOP_SHARE_S
         self._plan()

@@ -240,7 +240,7 @@ class ClassicFollower(Follower):
         return self._receiver.space(size)
 
     def on_space_filled(self, count: int) -> None:
-        """So many log bytes have been written into space(). Raises WireError, StoreError."""
+        """`count` log bytes have been written into space(). Raises WireError, StoreError."""
         self._master_end = max(self._master_end, self._receiver.received + count)
         if self._receiver.grew(count):
             self._report()

@@ -72,7 +72,7 @@ class MasterConnection(asyncio.BufferedProtocol, ABC):
 
     @abstractmethod
     def _on_space_filled(self, count: int) -> None:
-        """So many bytes have been written into _space(). Raises as _read()."""
+        """`count` bytes have been written into _space(). Raises as _read()."""
 
     @abstractmethod
     def _encode_report(self, offset: int) -> bytes:
@@ -92,7 +92,7 @@ class MasterConnection(asyncio.BufferedProtocol, ABC):
         return self._buffer if space is None else space
 
     def buffer_updated(self, nbytes: int) -> None:
-        """So many bytes are in what get_buffer() returned."""
+        """The transport has read `nbytes` bytes into the buffer of get_buffer()."""
         if self._is_direct:
             self._handle(self._on_space_filled, nbytes)
         else:

@@ -165,7 +165,7 @@ class LargeBody:
         return self.offset, self.passed(min(self.left, size_max))
 
     def passed(self, count: int) -> int:
-        """So many further bytes have arrived: returned as a piece, or read past the decoder."""
+        """Count `count` further bytes of the body: returned as a piece, or read past the decoder. Returns `count`."""
         assert count <= self.left, "a body ends where its head says"
         self.offset += count
         self.left -= count
